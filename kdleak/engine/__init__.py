@@ -1,0 +1,1 @@
+"""Engines: what executes debugger operations on a target."""
