@@ -1,0 +1,1 @@
+"""The KD wire protocol, both roles, over byte streams and KDNET."""
