@@ -138,6 +138,18 @@ class ForeignStop(TargetError):
     """The target stopped for a reason that is not ours; it is left stopped and disarmed."""
 
 
+class TagAlreadyArmed(TargetError):
+    """nt!PoolHitTag holds a value that somebody else put there: nothing is touched."""
+
+
+class TargetBusy(TargetError):
+    """Another kdleak process has this target's journal entry open."""
+
+
+class JournalError(KdleakError):
+    """The journal on disk cannot be used; without it nothing is written to a target."""
+
+
 class IncompleteResult(KdleakError):
     """The result is there but does not cover all that was asked."""
 
