@@ -102,8 +102,12 @@ def digest(files):
 
 def environment(folder, python, requirements, packages, watched):
     """Create or bring up to date one virtual environment; returns its interpreter."""
-    stamp = os.path.join(folder, "kdleak-" + digest(watched)[:16] + "-".join(["", *requirements])
-                         .replace(os.sep, "_").replace("/", "_"))
+    stamp = os.path.join(
+        folder,
+        "kdleak-"
+        + digest(watched)[:16]
+        + "-".join(["", *requirements]).replace(os.sep, "_").replace("/", "_"),
+    )
     interpreter = venv_python(folder)
     if os.path.exists(stamp) and os.path.exists(interpreter):
         return interpreter
@@ -123,8 +127,10 @@ def environment(folder, python, requirements, packages, watched):
         pip += ["-r", name]
     code = subprocess.call(pip + packages, cwd=ROOT)
     if code:
-        fail("pip could not install what kdleak needs (its reason is above). "
-             "Next: check the network and run the same command again.")
+        fail(
+            "pip could not install what kdleak needs (its reason is above). "
+            "Next: check the network and run the same command again."
+        )
     with open(stamp, "w"):
         pass
     return interpreter
@@ -176,8 +182,9 @@ def task_test39():
         print("on the version it runs on there.")
         print(line)
         return
-    interpreter = environment(VENV39, python, ["requirements-py39.txt"], [],
-                              ["requirements-py39.txt"])
+    interpreter = environment(
+        VENV39, python, ["requirements-py39.txt"], [], ["requirements-py39.txt"]
+    )
     tests = [path for path in CORE_TESTS if os.path.exists(os.path.join(ROOT, path))]
     run([interpreter, "-m", "pytest", *tests, *extra_arguments()])
 
@@ -203,8 +210,16 @@ def task_images():
 
 def task_clean():
     """Remove environments and caches."""
-    for name in (".venv", ".venv39", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis",
-                 "build", "dist"):
+    for name in (
+        ".venv",
+        ".venv39",
+        ".pytest_cache",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".hypothesis",
+        "build",
+        "dist",
+    ):
         shutil.rmtree(os.path.join(ROOT, name), ignore_errors=True)
 
 

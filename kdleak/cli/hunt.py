@@ -1,0 +1,203 @@
+"""``kdleak hunt``: find the code that leaks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional
+
+import click
+
+from kdleak.cli import console
+from kdleak.cli.session import attached
+from kdleak.cli.target_options import TargetChoice, choose_target, target_options
+from kdleak.errors import ExitCode
+from kdleak.hunt import explain, hunt
+from kdleak.hunt_options import HuntOptions, RankOptions
+from kdleak.journal import Journal
+from kdleak.report.json_report import hunt_json
+from kdleak.report.text import render_hunt
+from kdleak.result import HuntResult, RankBy, StopReason
+from kdleak.tags import PoolTag
+
+
+@click.command("hunt")
+@target_options
+@click.option("--tag", metavar="TAG", help="The tag to hunt. Default: the one that grows.")
+@click.option(
+    "--by",
+    type=click.Choice([by.value for by in RankBy]),
+    default=RankBy.GROWTH.value,
+    show_default=True,
+    help="How to choose the tag when none is given.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long growth is measured to choose the tag.",
+)
+@click.option(
+    "--snapshots",
+    type=click.IntRange(min=2),
+    default=4,
+    show_default=True,
+    help="Snapshots within the interval.",
+)
+@click.option(
+    "--hits", type=click.IntRange(min=1), default=500, show_default=True, help="Stop after."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Stop after.",
+)
+@click.option(
+    "--max-stop-share",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    default=0.5,
+    show_default=True,
+    metavar="SHARE",
+    help="Watch a hot tag in bursts so that the target is not stopped for more than this share "
+    "of the time.",
+)
+@click.option(
+    "--hits-per-second",
+    type=click.FloatRange(min=0, min_open=True),
+    default=100.0,
+    show_default=True,
+    metavar="RATE",
+    help="Watch a tag that is hit more often than this in bursts.",
+)
+@click.option("--full-speed", is_flag=True, help="No bursts: take every hit, whatever it costs.")
+@click.option(
+    "--depth",
+    type=click.IntRange(min=1, max=128),
+    default=32,
+    show_default=True,
+    help="Frames of a stack.",
+)
+@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Sites.")
+@click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
+@click.option("-o", "output", type=click.Path(path_type=Path), help="Write the result to a file.")
+@click.option("--force", is_flag=True, help="Overwrite the file of -o.")
+@click.option(
+    "--explain", "explain_only", is_flag=True, help="Print the WinDbg commands, do nothing."
+)
+def command(
+    connection: Optional[str],
+    symbol_path: Optional[str],
+    timeout: float,
+    verbose: int,
+    tag: Optional[str],
+    by: str,
+    interval: float,
+    snapshots: int,
+    hits: int,
+    seconds: float,
+    max_stop_share: float,
+    hits_per_second: float,
+    full_speed: bool,
+    depth: int,
+    top: int,
+    as_json: bool,
+    output: Optional[Path],
+    force: bool,
+    explain_only: bool,
+) -> int:
+    """Find the code that leaks pool in a live target.
+
+    Picks the tag that grows (or takes --tag), arms nt!PoolHitTag with it, takes the stack of
+    every allocation and free, disarms, and says which call sites hold the memory. Whatever
+    happens, nt!PoolHitTag gets its original value back; the last line says whether that was
+    confirmed.
+
+    \b
+    Examples:
+      kdleak hunt -k net:port=50000,key=1.2.3.4
+      kdleak hunt -k net:port=50000,key=1.2.3.4 --tag Leak --hits 200
+      kdleak hunt -k com:ipport=4555,port=127.0.0.1 --json -o hunt.json
+      kdleak hunt --tag Leak --explain
+    """
+    del verbose
+    options = HuntOptions(
+        tag=PoolTag.parse(tag) if tag is not None else None,
+        rank=RankOptions(
+            by=RankBy(by),
+            seconds=interval,
+            snapshots=1 if by == RankBy.USED.value else snapshots,
+            interrupt_timeout=timeout,
+        ),
+        max_hits=hits,
+        max_seconds=seconds,
+        stack_depth=depth,
+        interrupt_timeout=timeout,
+        max_stopped_share=None if full_speed else max_stop_share,
+        hits_per_second=None if full_speed else hits_per_second,
+    )
+    options.check()
+    if explain_only:
+        click.echo(explain(options), nl=False)
+        return ExitCode.DONE
+    choice = choose_target(connection, symbol_path, timeout)
+    console.refuse_overwrite(output, force=force)
+    result = run_hunt(choice, options)
+    text = (
+        hunt_json(result)
+        if as_json
+        else render_hunt(
+            result,
+            width=console.width(),
+            style=console.palette() if output is None else console.PLAIN,
+            top=top,
+        )
+    )
+    console.write_result(text, output, force=force)
+    if as_json or output is not None:
+        # The safety line must be seen whatever the result is written to.
+        console.narrate(result.disarm.sentence())
+    return exit_code(result)
+
+
+def run_hunt(choice: TargetChoice, options: HuntOptions) -> HuntResult:
+    """Attach, hunt, leave."""
+    from kdleak.engine.native import block_finder  # noqa: PLC0415 - heavy, and needs extras
+
+    view = console.ProgressView()
+    with view.shown(), attached(choice, view.narrate) as session:
+        result = hunt(
+            session.engine,
+            options,
+            journal=Journal.default(),
+            block_finder_factory=block_finder,
+            narrate=view.narrate,
+            progress=view,
+        )
+        session.leave_stopped = result.leave_stopped
+    return result
+
+
+_TROUBLE = {
+    StopReason.FOREIGN_STOP,
+    StopReason.BREAK_IN,
+    StopReason.LINK_LOST,
+    StopReason.RESTARTED,
+    StopReason.ENGINE_ERROR,
+}
+
+
+def exit_code(result: HuntResult) -> ExitCode:
+    """What a hunt's outcome is to a calling program; an unconfirmed disarm outranks all else."""
+    if not result.disarm.safe:
+        return ExitCode.DISARM_NOT_CONFIRMED
+    if result.interrupted:
+        return ExitCode.INTERRUPTED
+    if result.stop_reason in _TROUBLE:
+        return ExitCode.INCOMPLETE if result.hits else ExitCode.TARGET
+    if not result.hits or result.completeness.gaps:
+        return ExitCode.INCOMPLETE
+    return ExitCode.DONE

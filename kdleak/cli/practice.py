@@ -1,0 +1,1 @@
+"""``kdleak practice``: run the bundled practice kernel as a debug target."""

@@ -1,0 +1,108 @@
+"""``kdleak rank``: which pool tags hold or gain memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional
+
+import click
+
+from kdleak.cli import console
+from kdleak.cli.session import attached
+from kdleak.cli.target_options import choose_target, target_options
+from kdleak.errors import ExitCode
+from kdleak.hunt_options import RankOptions
+from kdleak.model import Pool
+from kdleak.rank import rank
+from kdleak.report.json_report import rank_json
+from kdleak.report.text import render_rank
+from kdleak.result import RankBy
+
+_POOLS = {"both": None, "nonpaged": Pool.NONPAGED, "paged": Pool.PAGED}
+
+
+@click.command("rank")
+@target_options
+@click.option(
+    "--by",
+    type=click.Choice([by.value for by in RankBy]),
+    default=RankBy.GROWTH.value,
+    show_default=True,
+    help="Order: growth over the interval, or bytes outstanding now.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the target runs between the first and the last snapshot.",
+)
+@click.option(
+    "--snapshots",
+    type=click.IntRange(min=2),
+    default=4,
+    show_default=True,
+    help="Snapshots within the interval.",
+)
+@click.option("--pool", type=click.Choice(list(_POOLS)), default="both", show_default=True)
+@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Rows.")
+@click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
+@click.option("-o", "output", type=click.Path(path_type=Path), help="Write the result to a file.")
+@click.option("--force", is_flag=True, help="Overwrite the file of -o.")
+def command(
+    connection: Optional[str],
+    symbol_path: Optional[str],
+    timeout: float,
+    verbose: int,
+    by: str,
+    interval: float,
+    snapshots: int,
+    pool: str,
+    top: int,
+    as_json: bool,
+    output: Optional[Path],
+    force: bool,
+) -> int:
+    """Rank the pool tags of a live target by growth, or by what they hold.
+
+    The target is stopped for each snapshot only as long as reading the tag tables takes, and
+    runs in between. It is left running.
+
+    \b
+    Examples:
+      kdleak rank -k net:port=50000,key=1.2.3.4
+      kdleak rank -k net:port=50000,key=1.2.3.4 --interval 600 --snapshots 7
+      kdleak rank -k com:ipport=4555,port=127.0.0.1 --by used --json > tags.json
+    """
+    del verbose
+    choice = choose_target(connection, symbol_path, timeout)
+    console.refuse_overwrite(output, force=force)
+    options = RankOptions(
+        by=RankBy(by),
+        seconds=interval,
+        snapshots=1 if by == RankBy.USED.value else snapshots,
+        pool=_POOLS[pool],
+        interrupt_timeout=timeout,
+    )
+    options.check()
+    view = console.ProgressView()
+    with view.shown(), attached(choice, view.narrate) as session:
+        result = rank(session.engine, options, narrate=view.narrate, progress=view)
+        session.leave_stopped = result.leave_stopped
+    text = (
+        rank_json(result)
+        if as_json
+        else render_rank(
+            result,
+            width=console.width(),
+            style=console.palette() if output is None else console.PLAIN,
+            top=top,
+        )
+    )
+    console.write_result(text, output, force=force)
+    if result.interrupted:
+        return ExitCode.INTERRUPTED
+    if result.gaps or result.stop is not None:
+        return ExitCode.INCOMPLETE
+    return ExitCode.DONE

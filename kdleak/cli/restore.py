@@ -1,0 +1,74 @@
+"""``kdleak restore``: put back nt!PoolHitTag after a hunt that could not do it itself."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import click
+
+from kdleak.arm import restore
+from kdleak.cli import console
+from kdleak.cli.session import attached
+from kdleak.cli.target_options import choose_target, target_options
+from kdleak.errors import ExitCode
+from kdleak.journal import Journal
+from kdleak.report.json_report import restore_json
+from kdleak.report.text import render_restore
+
+
+class _Value(click.ParamType):
+    name = "value"
+
+    def convert(
+        self, value: object, param: Optional[click.Parameter], ctx: Optional[click.Context]
+    ) -> int:
+        try:
+            number = int(str(value), 0)
+        except ValueError:
+            number = -1
+        if not 0 <= number <= 0xFFFFFFFF:
+            self.fail(f"{value!r} is not a 32-bit value such as 0xffffff0f", param, ctx)
+        return number
+
+
+@click.command("restore")
+@target_options
+@click.option(
+    "--value",
+    type=_Value(),
+    help="Write this value when no journal entry knows the original one (0xffffff0f on a stock "
+    "system).",
+)
+@click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
+def command(
+    connection: Optional[str],
+    symbol_path: Optional[str],
+    timeout: float,
+    verbose: int,
+    value: Optional[int],
+    as_json: bool,
+) -> int:
+    """Put back nt!PoolHitTag after a hunt that was killed or lost its link.
+
+    Attaches, compares the value in the target with the journal that every hunt keeps on this
+    machine, writes the original value, reads it back and lets the target run.
+
+    \b
+    Example:
+      kdleak restore -k net:port=50000,key=1.2.3.4
+    """
+    del verbose
+    choice = choose_target(connection, symbol_path, timeout)
+    view = console.ProgressView()
+    with view.shown(), attached(choice, view.narrate) as session:
+        result = restore(session.engine, Journal.default(), force_value=value, narrate=view.narrate)
+        session.leave_stopped = result.leave_stopped
+    click.echo(
+        restore_json(result)
+        if as_json
+        else render_restore(result, width=console.width(), style=console.palette()),
+        nl=False,
+    )
+    if not result.state.safe:
+        return ExitCode.DISARM_NOT_CONFIRMED
+    return ExitCode.INTERRUPTED if result.interrupted else ExitCode.DONE

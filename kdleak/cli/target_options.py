@@ -1,0 +1,130 @@
+"""Options that name the target, shared by every command that attaches to one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar
+
+import click
+
+from kdleak.errors import UsageError
+
+if TYPE_CHECKING:
+    from kdleak.engine.native import NativeEngine
+
+KEY_VARIABLE = "KDLEAK_KEY"
+"""Environment variable that holds the KDNET key, so that it need not stand on a command line."""
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class TargetChoice:
+    """Where the target is and where its symbols are.
+
+    Attributes:
+        connection: WinDbg's ``-k`` string, with the key; never print it.
+        symbol_path: ``_NT_SYMBOL_PATH`` grammar, "" for none.
+        timeout: seconds to wait for the target to answer.
+    """
+
+    connection: str
+    symbol_path: str
+    timeout: float
+
+    def __repr__(self) -> str:
+        return f"TargetChoice({public_connection(self.connection)!r})"
+
+
+def public_connection(connection: str) -> str:
+    """A connection string without its key, fit for output."""
+    return ",".join(
+        part for part in connection.split(",") if not part.lower().strip().startswith("key=")
+    )
+
+
+def target_options(function: _Function) -> _Function:
+    """Add ``-k``, ``-y``, ``--timeout`` and ``-v`` to a command."""
+    options = [
+        click.option(
+            "-k",
+            "connection",
+            metavar="CONNECTION",
+            help="The target, as for WinDbg's -k: net:port=50000,key=W.X.Y.Z (or the key in "
+            f"${KEY_VARIABLE}); com:port=COM1,baud=115200; com:pipe,port=PATH; "
+            "com:ipport=4555,port=HOST.",
+        ),
+        click.option(
+            "-y",
+            "symbol_path",
+            metavar="SYMPATH",
+            default=None,
+            help="Symbol path, as for WinDbg's -y. Default: $_NT_SYMBOL_PATH. Local folders and "
+            "stores only.",
+        ),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(min=0.1),
+            default=30.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long to wait for the target to answer.",
+        ),
+        click.option(
+            "-v",
+            "verbose",
+            count=True,
+            help="Say more; -vv adds a trace to internal errors.",
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def choose_target(
+    connection: Optional[str], symbol_path: Optional[str], timeout: float
+) -> TargetChoice:
+    """Fill in what the environment knows: the key and the symbol path.
+
+    Raises:
+        UsageError: no connection given.
+    """
+    if not connection:
+        raise UsageError(
+            "choosing the target",
+            "no -k was given",
+            "name it as you would for WinDbg: -k net:port=50000,key=W.X.Y.Z, or run "
+            "`kdleak demo` to see the whole job on the bundled practice kernel",
+        )
+    lowered = connection.lower()
+    key = os.environ.get(KEY_VARIABLE, "")
+    if lowered.startswith("net:") and "key=" not in lowered and key:
+        connection = f"{connection},key={key}"
+    if symbol_path is None:
+        symbol_path = ";".join(filter(None, [os.environ.get(name) for name in _SYMBOL_VARIABLES]))
+    practice = practice_symbols()
+    if practice is not None:
+        # Last, so it never hides anything; a PDB is used only when its GUID and age match.
+        symbol_path = f"{symbol_path};{practice}" if symbol_path else str(practice)
+    return TargetChoice(connection, symbol_path, timeout)
+
+
+_SYMBOL_VARIABLES = ("_NT_ALT_SYMBOL_PATH", "_NT_SYMBOL_PATH")
+
+
+def practice_symbols() -> Optional[Path]:
+    """Folder with the PDBs of the practice kernel, None when it is not installed."""
+    folder = Path(__file__).resolve().parent.parent / "practice" / "images"
+    return folder if folder.is_dir() else None
+
+
+def attach(choice: TargetChoice, narrate: Callable[[str], None]) -> NativeEngine:
+    """Attach our own engine; the target is stopped when this returns."""
+    from kdleak.engine.native import attach_native  # noqa: PLC0415 - heavy, and needs extras
+
+    where = public_connection(choice.connection)
+    narrate(f"waiting for the target at {where} (up to {choice.timeout:g} s) ...")
+    return attach_native(choice.connection, choice.symbol_path, timeout=choice.timeout)
