@@ -1,0 +1,273 @@
+"""Which frames belong to the pool allocator, which to framework layers, and what a stop is.
+
+A stop is a hit only if its top frames are in the allocator of nt. The break instruction itself
+sits either in the allocator (current kernels) or in nt!DbgBreakPoint called from it (checked and
+older ones); compilers move the cold block it stands in away from its function, where it shows
+under the nearest name. Function names are those public symbols of Windows kernels show.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from typing import Mapping, Optional, Sequence, Tuple
+
+from kdleak.model import Frame, HitKind, Registers, Stack, Stop, StopKind, Symbolized
+from kdleak.tags import PROTECTED_POOL, PoolTag
+
+_KERNEL = frozenset({"nt", "ntoskrnl", "ntkrnlmp", "ntkrnlpa", "ntkrpamp"})
+
+_BREAK = re.compile(r"(?:Dbg(?:User)?BreakPoint|RtlpBreakPoint)\Z")
+"""Functions that are a break instruction and nothing else."""
+
+_BREAK_IN = re.compile(r"(?:DbgBreakPointWithStatus|RtlpBreakWithStatusInstruction)\Z")
+"""Where a break-in asked for by a debugger lands."""
+
+_COLD = re.compile(r".*FNODOBFM")
+"""Name that debuggers show for blocks moved out of their function: says nothing by itself."""
+
+_NOT_ALLOCATOR = re.compile(
+    r"Ex(?:Allocate|Free)(?:Timer|CacheAware|AutoExpand|LocallyUniqueId|Uuid|Rundown)"
+)
+"""Functions of nt that are named like the allocator's but only use it."""
+
+_ALLOC = re.compile(
+    r"(?:Ex[pi]?Allocate|ExpInsertPoolTracker|ExpPoolTrackerCharge|ExpAddTagForBigPages|ExInitialize\w*LookasideList"
+    r"|Ve(?:rifier)?(?:Ex)?Allocate|Vf(?:\w*)Allocate|VerifierExAllocate|IopVerifierExAllocate"
+    r"|MiAllocateContiguous|MmAllocateContiguous|MmAllocateNonCached)"
+)
+_FREE = re.compile(
+    r"(?:Ex[pi]?Free|ExpRemovePoolTracker|ExpPoolTrackerReturn|ExpRemoveTagForBigPages|ExDelete\w*LookasideList"
+    r"|Ve(?:rifier)?(?:Ex)?Free|Vf(?:\w*)Free|VerifierExFree"
+    r"|MiFreeContiguous|MmFreeContiguous|MmFreeNonCached)"
+)
+_VERIFIER_WRAPPER = re.compile(r"(?:Verifier|Vf|Ve)[A-Z]\w*(?:Pool|Alloc|Free)")
+
+_VERIFIER_MODULES = frozenset({"verifierext", "vfdrvx"})
+
+FRAMEWORK_MODULES: Mapping[str, str] = {
+    "wdf01000": "KMDF",
+    "ndis": "NDIS",
+    "netio": "network I/O subsystem",
+    "fwpkclnt": "Windows Filtering Platform",
+    "fltmgr": "filter manager",
+    "storport": "Storport",
+    "scsiport": "SCSI port",
+    "classpnp": "storage class",
+    "ks": "kernel streaming",
+    "portcls": "port class audio",
+    "usbport": "USB port",
+    "ucx01000": "USB host controller extension",
+    "videoprt": "video port",
+    "dxgkrnl": "DirectX graphics kernel",
+    "hal": "HAL",
+    "verifierext": "Driver Verifier",
+    "vfdrvx": "Driver Verifier",
+}
+"""Modules that allocate on behalf of the driver above them, lower case, and what they are."""
+
+_HELPER = re.compile(
+    r"(?:Io|Iop|Iof|Ob|Obp|Obf|Se|Sep|Rtl|Rtlp|Mm|Mi|Ex|Exp|Ke|Ki|Ps|Psp|Vf|Wmi|Cm|Hvp?)(?=[A-Z])"
+)
+"""Helper layers of nt, by the prefix of the component."""
+
+_OUTER = re.compile(
+    r"(?:KiSystem|KiService|KiFastCall|KiExceptionDispatch|KiUser|KiStart|PspSystemThread)"
+)
+"""Where every stack of nt begins: never to blame."""
+
+
+class FrameRole(enum.Enum):
+    """What a frame is to the hunt."""
+
+    BREAK = "break"
+    COLD = "cold block"
+    ALLOC = "alloc"
+    FREE = "free"
+    OTHER = "other"
+
+    @property
+    def of_allocator(self) -> bool:
+        """Whether the call site lies further out."""
+        return self is not FrameRole.OTHER
+
+
+def in_kernel(symbol: Symbolized) -> bool:
+    """Whether the name is one of nt's."""
+    return symbol.module.lower() in _KERNEL
+
+
+_NAMES_IN_KERNEL = (
+    (_BREAK, FrameRole.BREAK),
+    (_COLD, FrameRole.COLD),
+    (_NOT_ALLOCATOR, FrameRole.OTHER),
+    (_FREE, FrameRole.FREE),
+    (_ALLOC, FrameRole.ALLOC),
+)
+
+
+def frame_role(symbol: Symbolized) -> FrameRole:
+    """What a frame is, from its name alone."""
+    name = symbol.name
+    if in_kernel(symbol):
+        for pattern, role in _NAMES_IN_KERNEL:
+            if pattern.match(name):
+                return role
+    elif symbol.module.lower() in _VERIFIER_MODULES and _VERIFIER_WRAPPER.match(name):
+        return FrameRole.FREE if "Free" in name else FrameRole.ALLOC
+    return FrameRole.OTHER
+
+
+class StopClass(enum.Enum):
+    """What a stop is to the hunt."""
+
+    HIT = "hit"
+    BREAK_IN = "break-in"
+    FOREIGN = "foreign"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True)
+class Classification:
+    """A stop, judged.
+
+    Attributes:
+        what: see StopClass.
+        kind: alloc or free, for a hit.
+        why: for a foreign stop, one sentence that says why it is not a hit.
+    """
+
+    what: StopClass
+    kind: Optional[HitKind] = None
+    why: str = ""
+
+
+def classify(
+    stop: Stop, stack: Stack, registers: Optional[Registers], tag: Optional[PoolTag]
+) -> Classification:
+    """Judge a stop by its kind and its top frames.
+
+    The innermost named allocator frame decides between alloc and free. One frame of nt with an
+    unknown name on top of the allocator is accepted only when a register holds the tag, as it
+    does at the comparison: symbols of moved code may name the wrong function, and an assertion
+    inside the allocator's callees must not pass for a hit.
+
+    Args:
+        stop: what the engine saw.
+        stack: of the processor that stopped.
+        registers: of the same; None where they could not be read.
+        tag: the tag armed; None when any will do (a left-over of unknown origin).
+    """
+    if stop.kind is StopKind.STILL_RUNNING:
+        return Classification(StopClass.RUNNING)
+    if stop.kind is StopKind.BREAK_IN:
+        return Classification(StopClass.BREAK_IN)
+    if stop.kind is not StopKind.BREAK_INSTRUCTION:
+        why = f"it is not a break instruction ({stop.kind.value})"
+        return Classification(StopClass.FOREIGN, why=why)
+    if not stack.frames:
+        return Classification(StopClass.FOREIGN, why="its stack cannot be read")
+    return _classify_break(stack.frames, registers, tag)
+
+
+def _classify_break(
+    frames: Sequence[Frame], registers: Optional[Registers], tag: Optional[PoolTag]
+) -> Classification:
+    top = frames[0].symbol
+    if in_kernel(top) and _BREAK_IN.match(top.name):
+        return Classification(StopClass.BREAK_IN)
+    tag_in_register = in_kernel(top) and _holds_tag(registers, tag)
+    kind = _kind_of_top(frames)
+    if kind is None and tag_in_register:
+        kind = _kind_of_top(frames[1:])
+    if kind is not None:
+        return Classification(StopClass.HIT, kind)
+    why = "its top frames are not in the pool allocator"
+    if tag_in_register:
+        why += (
+            f"; a register holds the tag '{tag}' though, so this may be a hit that the symbols of "
+            "nt do not name: check that its PDB is loaded"
+        )
+    return Classification(StopClass.FOREIGN, why=why)
+
+
+def _kind_of_top(frames: Sequence[Frame]) -> Optional[HitKind]:
+    """Alloc or free, when the frames start with (break, cold block)* and an allocator frame."""
+    for frame in frames[:4]:
+        role = frame_role(frame.symbol)
+        if role is FrameRole.ALLOC:
+            return HitKind.ALLOC
+        if role is FrameRole.FREE:
+            return HitKind.FREE
+        if role is FrameRole.OTHER:
+            return None
+    return None
+
+
+def _holds_tag(registers: Optional[Registers], tag: Optional[PoolTag]) -> bool:
+    if registers is None or tag is None:
+        return False
+    return any(
+        (value & 0xFFFFFFFF) in (tag.value, tag.value | PROTECTED_POOL)
+        for value in registers.values.values()
+    )
+
+
+def call_site_index(stack: Stack) -> int:
+    """Index of the first frame outside the allocator; the last frame when there is none.
+
+    A single frame of nt with an unknown name in front of the allocator's (see ``classify``) is
+    skipped with them.
+    """
+    frames = stack.frames
+    start = 0
+    if (
+        len(frames) > 1
+        and not frame_role(frames[0].symbol).of_allocator
+        and _kind_of_top(frames[1:]) is not None
+    ):
+        start = 1
+    for index in range(start, len(frames)):
+        if not frame_role(frames[index].symbol).of_allocator:
+            return index
+    return max(0, len(frames) - 1)
+
+
+def blame_index(stack: Stack) -> int:
+    """Index of the first frame outside the allocator and outside framework layers.
+
+    Frameworks and the helper layers of nt allocate for whoever calls them. When nothing else is
+    on the stack, the outermost helper before the system call's entry is taken, and failing that
+    the call site.
+    """
+    frames = stack.frames
+    site = call_site_index(stack)
+    last_helper = site
+    for index in range(site, len(frames)):
+        symbol = frames[index].symbol
+        if not symbol.module:
+            continue
+        if in_kernel(symbol):
+            if _OUTER.match(symbol.name):
+                break
+            if not symbol.name or _HELPER.match(symbol.name):
+                last_helper = index
+                continue
+            return index
+        if symbol.module.lower() in FRAMEWORK_MODULES:
+            last_helper = index
+            continue
+        return index
+    return last_helper
+
+
+def kernel_addresses(stack: Stack, pointer_size: int) -> Tuple[int, ...]:
+    """The return addresses of the kernel part of a stack: what makes two stacks the same."""
+    limit = 1 << (pointer_size * 8 - 1)
+    addresses = []
+    for frame in stack.frames:
+        if frame.address < limit:
+            break
+        addresses.append(frame.address)
+    return tuple(addresses)
