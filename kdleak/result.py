@@ -302,10 +302,13 @@ class CallSite:
         bytes_freed: of the frees whose size is known.
         unsized: hits here whose size is not known.
         unaddressed: allocations here whose block address is not known; they cannot be paired.
+        unwatched: blocks allocated here that were in use when a burst ended; their free would
+            not have been seen, so they count for nothing.
         returned: blocks allocated here whose free was seen.
         replaced: blocks allocated here whose address was handed out again before a free was
             seen; they must have been freed unseen and do not count as outstanding.
-        outstanding: blocks allocated here, address known, neither returned nor replaced.
+        outstanding: blocks allocated here, address known, neither returned, replaced nor
+            unwatched.
         outstanding_bytes: their bytes, as far as sizes are known.
         outstanding_unsized: of the outstanding blocks, those of unknown size.
         outstanding_old: of the outstanding blocks, those older than what is allocated here
@@ -326,6 +329,7 @@ class CallSite:
     bytes_freed: int
     unsized: int
     unaddressed: int
+    unwatched: int
     returned: int
     replaced: int
     outstanding: int
@@ -347,6 +351,7 @@ class Pairing:
         frees_unaddressed: frees whose block address is not known.
         allocs_unaddressed: allocations whose block address is not known.
         replaced: allocations whose block must have been freed unseen.
+        unwatched: allocations whose block went out of sight when a burst ended.
         outstanding: blocks seen allocated and not seen freed.
         outstanding_bytes: their bytes, as far as known.
     """
@@ -356,6 +361,7 @@ class Pairing:
     frees_unaddressed: int = 0
     allocs_unaddressed: int = 0
     replaced: int = 0
+    unwatched: int = 0
     outstanding: int = 0
     outstanding_bytes: int = 0
 

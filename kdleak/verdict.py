@@ -1,0 +1,230 @@
+"""The verdict: what the figures of a call site allow to be said, in plain words.
+
+Rules, in order:
+
+1. No allocation seen: only a place that frees.
+2. Fewer than ``MIN_SAMPLE`` blocks whose fate is known: nothing is said.
+3. Blocks in use when a burst ended (young ones) went out of sight and are left out.
+   Most other blocks stay (``MANY_STAY``), or enough of them stay far longer than what is allocated at
+   the same place usually lives: accused.
+4. Of an accusation a suspicion remains when as many blocks from before the watch came back as
+   blocks of it stayed: the tag's blocks simply live longer than we watched.
+5. Blocks whose address is not known cannot be paired. Each free can cancel only one of them, so
+   allocations minus all unpaired frees is the least that must have stayed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional, Sequence, Tuple
+
+from kdleak.result import CallSite, Judgement, Pairing, TagGrowth
+
+MIN_SAMPLE = 5
+"""Blocks of known fate below which a call site is neither accused nor cleared."""
+
+MANY_STAY = 0.5
+"""Part of a site's blocks that must stay for an accusation by number alone."""
+
+SOME_STAY = 0.02
+"""Part below which a handful of long-lived blocks is no leak."""
+
+
+@dataclass(frozen=True)
+class SiteFacts:
+    """The counts of one call site the verdict rests on; see ``CallSite`` for their meaning."""
+
+    allocs: int
+    frees: int
+    unaddressed: int
+    unwatched: int
+    returned: int
+    replaced: int
+    outstanding: int
+    outstanding_old: int
+    longest_life: Optional[float]
+
+    @property
+    def known(self) -> int:
+        """Allocations whose block was followed to a free or to the end of the hunt."""
+        return self.allocs - self.unaddressed - self.unwatched
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of the hunt as a whole.
+
+    Attributes:
+        pairing: how well frees could be matched.
+        share_watched: part of the time during which the tag was armed, 0 to 1.
+    """
+
+    pairing: Pairing
+    share_watched: float = 1.0
+
+
+def judge(facts: SiteFacts, evidence: Evidence) -> Tuple[Judgement, str]:
+    """Judge one call site and say why."""
+    if facts.allocs == 0:
+        return Judgement.FREES_ONLY, f"Only frees were seen here ({facts.frees})."
+    if facts.known < MIN_SAMPLE <= facts.unaddressed:
+        return _judge_unaddressed(facts, evidence.pairing)
+    if facts.known < MIN_SAMPLE:
+        return (
+            Judgement.TOO_FEW,
+            f"{_staying(facts)}: too few to say anything (at least {MIN_SAMPLE} are needed).",
+        )
+    judgement, sentence = _judge_paired(facts)
+    if judgement is Judgement.ACCUSED:
+        judgement, doubt = _doubt(evidence)
+        sentence += doubt
+    return judgement, sentence
+
+
+def _judge_paired(facts: SiteFacts) -> Tuple[Judgement, str]:
+    if facts.outstanding == 0:
+        return Judgement.CLEARED, f"All {facts.known} blocks allocated here came back."
+    share = facts.outstanding / facts.known
+    enough = facts.outstanding_old >= MIN_SAMPLE
+    if enough and share >= MANY_STAY:
+        return Judgement.ACCUSED, f"{_staying(facts)}."
+    if enough and facts.outstanding_old / facts.known >= SOME_STAY:
+        return (
+            Judgement.ACCUSED,
+            (
+                f"{_staying(facts)}, and {facts.outstanding_old} of them are far older than "
+                f"what is allocated here usually lives (at most {_seconds(facts.longest_life)})."
+            ),
+        )
+    if share >= MANY_STAY:
+        return (
+            Judgement.TOO_FEW,
+            (
+                f"{_staying(facts)}, but too few of them are old enough to tell a leak from "
+                "blocks in use."
+            ),
+        )
+    return (
+        Judgement.CLEARED,
+        f"All but {facts.outstanding} of {facts.known} blocks allocated here came back.",
+    )
+
+
+def _doubt(evidence: Evidence) -> Tuple[Judgement, str]:
+    pairing = evidence.pairing
+    # At a pause some blocks in use go out of sight, and about as many freed after it are unknown.
+    older = max(0, pairing.frees_of_older - pairing.unwatched) + pairing.frees_unaddressed
+    if older >= pairing.outstanding * 0.5:
+        return (
+            Judgement.SUSPECTED,
+            (
+                f" But {older} blocks from before the "
+                "watch (or of unknown address) were freed meanwhile: these blocks may live longer "
+                "than was watched. Watch longer."
+            ),
+        )
+    if evidence.share_watched < 0.9:
+        return (
+            Judgement.ACCUSED,
+            f" Watched {evidence.share_watched:.0%} of the time; frees in between were not seen.",
+        )
+    return Judgement.ACCUSED, ""
+
+
+def _judge_unaddressed(facts: SiteFacts, pairing: Pairing) -> Tuple[Judgement, str]:
+    frees = pairing.frees_unaddressed + pairing.frees_of_older
+    allocs = facts.unaddressed
+    least = allocs - frees
+    if least >= MIN_SAMPLE and least >= allocs * MANY_STAY:
+        return (
+            Judgement.SUSPECTED,
+            (
+                f"{allocs} blocks were allocated here and only {frees} blocks of the tag freed "
+                f"that could be among them, so at least {least} stayed. Their addresses are not "
+                "known, so frees could not be matched one by one."
+            ),
+        )
+    return (
+        Judgement.TOO_FEW,
+        (
+            f"{allocs} blocks were allocated here; their addresses are not known, so frees "
+            f"({frees} of unknown origin) could not be matched."
+        ),
+    )
+
+
+def _staying(facts: SiteFacts) -> str:
+    text = (
+        f"{facts.outstanding} of {facts.known} blocks allocated here were not freed while watched"
+    )
+    if facts.unaddressed:
+        text += f" ({facts.unaddressed} more of unknown address)"
+    if facts.unwatched:
+        text += f" ({facts.unwatched} more went out of sight in a pause)"
+    return text
+
+
+def _seconds(value: Optional[float]) -> str:
+    return "0 s" if value is None else f"{value:.3g} s"
+
+
+def choose_accused(sites: Sequence[CallSite]) -> Optional[CallSite]:
+    """The accused site that holds most bytes, then most blocks; None when none is accused."""
+    accused = [site for site in sites if site.judgement is Judgement.ACCUSED]
+    if not accused:
+        return None
+    return max(
+        accused,
+        key=lambda site: (site.outstanding_bytes, site.outstanding, -site.frame.address),
+    )
+
+
+def verdict_sentences(
+    tag: str, sites: Sequence[CallSite], growth: Optional[TagGrowth], hits: int
+) -> Tuple[str, ...]:
+    """The answer of a hunt in words, the most important sentence first."""
+    if hits == 0:
+        return (f"No allocation or free of tag '{tag}' was seen.", *_growth_words(tag, growth))
+    accused = choose_accused(sites)
+    said = []
+    if accused is not None:
+        said.append(
+            f"{accused.frame.symbol} allocates blocks of tag '{tag}' that are not freed: "
+            f"{accused.sentence}"
+        )
+        if accused.blame.address != accused.frame.address:
+            said.append(
+                f"It does so for {accused.blame.symbol}, the first frame outside framework layers."
+            )
+        others = sum(site.judgement is Judgement.ACCUSED for site in sites) - 1
+        if others:
+            said.append(f"{others} more call site{'s are' if others > 1 else ' is'} accused too.")
+    else:
+        suspected = [site for site in sites if site.judgement is Judgement.SUSPECTED]
+        if suspected:
+            said.append(
+                f"No call site can be accused. Most suspicious: {suspected[0].frame.symbol}: "
+                f"{suspected[0].sentence}"
+            )
+        elif any(site.judgement is Judgement.TOO_FEW for site in sites):
+            said.append(
+                f"Too few allocations of tag '{tag}' were seen to accuse a call site; "
+                "hunt longer (--seconds, --hits)."
+            )
+        else:
+            said.append(f"Every block of tag '{tag}' allocated while watched came back.")
+    said.extend(_growth_words(tag, growth))
+    return tuple(said)
+
+
+def _growth_words(tag: str, growth: Optional[TagGrowth]) -> Tuple[str, ...]:
+    if growth is None:
+        return ()
+    if growth.bytes > 0:
+        return (
+            (
+                f"Meanwhile the tag grew by {growth.bytes:,} bytes ({growth.blocks:+,} blocks) "
+                f"in {growth.seconds:.0f} s."
+            ),
+        )
+    return (f"Meanwhile tag '{tag}' did not grow ({growth.bytes:+,} bytes).",)
