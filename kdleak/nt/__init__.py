@@ -1,0 +1,1 @@
+"""Windows kernel knowledge over "something that reads memory"."""
