@@ -5,8 +5,8 @@ Rules, in order:
 1. No allocation seen: only a place that frees.
 2. Fewer than ``MIN_SAMPLE`` blocks whose fate is known: nothing is said.
 3. Blocks in use when a burst ended (young ones) went out of sight and are left out.
-   Most other blocks stay (``MANY_STAY``), or enough of them stay far longer than what is allocated at
-   the same place usually lives: accused.
+   Most other blocks stay (``MANY_STAY``), or enough of them stay far longer than what is
+   allocated at the same place usually lives: accused.
 4. Of an accusation a suspicion remains when as many blocks from before the watch came back as
    blocks of it stayed: the tag's blocks simply live longer than we watched.
 5. Blocks whose address is not known cannot be paired. Each free can cancel only one of them, so

@@ -6,7 +6,6 @@ from typing import Optional
 
 import click
 
-from kdleak.arm import restore
 from kdleak.cli import console
 from kdleak.cli.session import attached
 from kdleak.cli.target_options import choose_target, target_options
@@ -14,6 +13,7 @@ from kdleak.errors import ExitCode
 from kdleak.journal import Journal
 from kdleak.report.json_report import restore_json
 from kdleak.report.text import render_restore
+from kdleak.restore import restore
 
 
 class _Value(click.ParamType):
