@@ -2,27 +2,18 @@
 
 A driver chooses its own module and symbol names. Control characters, escape sequences, line
 ends, and characters that reorder or hide text are shown as visible escapes; everything else is
-kept, whatever the language.
+kept, whatever the language. (``str.isprintable`` is false for exactly those: Unicode's control,
+format, surrogate, private, unassigned and separator characters, the blank excepted.)
 """
 
 from __future__ import annotations
 
-import unicodedata
-
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Unicode categories never written as they are: control, format (bidi marks, zero width),
-surrogates, private use, unassigned, line and paragraph separators."""
-
 
 def sanitise(text: str) -> str:
-    """The text on one line, with every harmful character as ``\\x1b`` or ``\\u202e``."""
-    if text.isascii() and text.isprintable():
+    r"""The text on one line, with every harmful character as ``\x1b`` or ``\u202e``."""
+    if text.isprintable():
         return text
-    return "".join(_escape(char) if _is_harmful(char) else char for char in text)
-
-
-def _is_harmful(char: str) -> bool:
-    return unicodedata.category(char) in _HIDDEN
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
 def _escape(char: str) -> str:
