@@ -110,6 +110,7 @@ class ArmedTag:
         state: how the last disarm ended.
         times_armed: completed arm operations.
         armed_since: clock reading of the last completed arm, None while disarmed.
+        seconds_armed: sum of all completed times between an arm and its disarm.
         guard: holds Ctrl+C off; ``guard.pressed`` tells that it was pressed.
     """
 
@@ -144,6 +145,7 @@ class ArmedTag:
         self.state = DisarmState(DisarmStatus.NOT_NEEDED, why=f"{SYMBOL} was not written")
         self.times_armed = 0
         self.armed_since: Optional[float] = None
+        self.seconds_armed = 0.0
 
     @property
     def change(self) -> Optional[TargetChange]:
@@ -300,6 +302,8 @@ class ArmedTag:
             self.state = self._disarm(_Patience(self.guard.pressed))
             if self.state.safe:
                 self._may_be_armed = False
+                if self.armed_since is not None:
+                    self.seconds_armed += self._clock() - self.armed_since
                 self.armed_since = None
             else:
                 self._gave_up = True

@@ -42,6 +42,7 @@ def rank(
     engine: Engine,
     options: RankOptions,
     *,
+    reload: bool = True,
     clock: Callable[[], float] = time.monotonic,
     narrate: Callable[[str], None] = lambda _: None,
     progress: Optional[Callable[[HuntProgress], None]] = None,
@@ -50,6 +51,14 @@ def rank(
 
     A live target runs between the snapshots and is left stopped after the last one. A stop that
     is not ours, or Ctrl+C, ends the ranking with the snapshots taken so far.
+
+    Args:
+        engine: a dump, or a live target, stopped or running.
+        options: how to rank.
+        reload: load symbols first (WinDbg's ``.reload``); not needed right after another one.
+        clock: seconds, monotonic.
+        narrate: takes sentences for the user.
+        progress: told of every snapshot.
 
     Raises:
         UsageError: options that make no sense.
@@ -67,7 +76,7 @@ def rank(
     if engine.target.live:
         measurement.stop_target()
     if measurement.stop is None:
-        for remark in engine.reload():
+        for remark in engine.reload() if reload else ():
             narrate(remark)
         measurement.run(narrate)
     return measurement.result()
@@ -155,7 +164,7 @@ class _Measurement:
         rows = rank_rows(
             self.snapshots, self.options.by, pool=self.options.pool, running=self.running
         )
-        suspect, reason = pick_suspect(rows, len(self.snapshots), self.running)
+        suspect, reason = pick_suspect(rows, self.options.by, len(self.snapshots), self.running)
         taken = self.snapshots
         return RankResult(
             target=self.engine.target,
@@ -265,9 +274,17 @@ def _growth_key(row: RankRow) -> Tuple[int, float, int, str]:
 
 
 def pick_suspect(
-    rows: Sequence[RankRow], snapshots: int, running: float
+    rows: Sequence[RankRow], by: RankBy, snapshots: int, running: float
 ) -> Tuple[Optional[RankRow], str]:
     """The row to hunt and why, or None and why not. The order of the rows does not matter."""
+    if by is RankBy.USED:
+        if not rows:
+            return None, "No tag holds anything."
+        most = min(rows, key=_used_key)
+        return most, (
+            f"'{most.tag}' ({most.pool.value}) holds most, {most.last.bytes:,} bytes; whether it "
+            "grows was not measured."
+        )
     if snapshots < 2:
         return None, "Growth was not measured: that takes two snapshots of a running target."
     growing = sorted((row for row in rows if row.growth_bytes > 0), key=_growth_key)

@@ -210,7 +210,8 @@ class RankResult:
         where: the target as the user named it, without secrets.
         by: order of the rows.
         rows: best suspect first.
-        suspect: the row picked; None when nothing grew (that is an answer) or was not measured.
+        suspect: the row picked: the most suspicious growth, or the biggest user when ranked by
+            that; None when nothing grew (that is an answer).
         reason: one sentence for the pick, or for there being none.
         snapshots: how many were taken.
         seconds: from the first to the last snapshot.

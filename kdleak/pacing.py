@@ -1,0 +1,45 @@
+"""Budgets of a hunt: when it is over, and how long a hot tag must rest between bursts.
+
+Every hit stops the whole target. A tag that is hit thousands of times a second would stall it,
+so hits come in bursts with the tag disarmed in between, long enough to keep both the average
+rate and the share of time the target stands still within their limits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+from kdleak.hunt_options import HuntOptions
+
+_SHORTEST_REST = 0.05
+"""Seconds below which a rest costs more (two writes, a break-in) than it brings."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a hunt has used so far.
+
+    Attributes:
+        hits: hits since the first arming.
+        seconds: since the first arming.
+        seconds_stopped: of those, how long the target stood still.
+        burst_hits: hits of the present burst.
+    """
+
+    hits: int
+    seconds: float
+    seconds_stopped: float
+    burst_hits: int
+
+
+def rest_needed(options: HuntOptions, usage: Usage) -> Optional[float]:
+    """Seconds to let the target run disarmed now; None to go on watching."""
+    if usage.burst_hits < options.burst_hits:
+        return None
+    rest = 0.0
+    if options.hits_per_second is not None:
+        rest = max(rest, usage.hits / options.hits_per_second - usage.seconds)
+    if options.max_stopped_share is not None:
+        rest = max(rest, usage.seconds_stopped / options.max_stopped_share - usage.seconds)
+    return rest if rest >= _SHORTEST_REST else None
