@@ -1,5 +1,8 @@
-"""Puts the practice machine together: address map, page tables, images, descriptor tables,
-processor control regions and the loader block (``LOADER_PARAMETER_BLOCK`` in kernel/nt.h)."""
+"""Puts the practice machine together, as the boot loader does for Windows.
+
+Address map, page tables, images, descriptor tables, processor control regions, module list and
+the loader block (``LOADER_PARAMETER_BLOCK`` in kernel/nt.h).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from kdleak.practice.images import DRIVERS, image_files
 from kdleak.practice.loader import LoadedImage, load_image
 from kdleak.practice.paging import (
     PAGE_SIZE,
-    READ_ONLY,
     READ_WRITE,
     AddressSpace,
     PhysicalMemory,
@@ -32,6 +34,7 @@ LEDGER_HEADER_PAGES = 16
 LEDGER_SITES = 512
 LEDGER_SITE_SIZE = 0x40
 
+CLOCK_VECTOR = 0xD1
 GDT_SIZE = 0x70
 IDT_SIZE = 0x1000
 _KERNEL_CODE = 0x00209B0000000000
@@ -213,9 +216,6 @@ def _write_processor_tables(
         space.write(at + 0x180 + 0x24, struct.pack("<I", number))
         pcr.append(at)
     return gdt, idt, tuple(pcr)
-
-
-CLOCK_VECTOR = 0xD1
 
 
 def _write_module_list(space: AddressSpace, at: int, images: tuple[LoadedImage, ...]) -> int:

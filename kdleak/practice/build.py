@@ -186,7 +186,7 @@ def parse_map(text: str) -> dict[str, int]:
 
 
 def _run(work: Path, program: str, *arguments: str) -> None:
-    done = subprocess.run(  # noqa: S603 - fixed programs and arguments
+    done = subprocess.run(
         [program, *arguments], cwd=work, capture_output=True, text=True, check=False
     )
     if done.returncode:

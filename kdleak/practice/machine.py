@@ -11,6 +11,7 @@ import mmap
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Self
 
 from kdleak.errors import UsageError
 from kdleak.practice.boot import (
@@ -230,9 +231,9 @@ class PracticeMachine:
         self.ticks += 1
         return None
 
-    def step(self) -> MachineStop:
-        """Execute one instruction on the processor that stopped (single step)."""
-        processor = self.processors[self._running or 0]
+    def step(self, number: int) -> MachineStop:
+        """Execute one instruction on one processor (single step)."""
+        processor = self.processors[number]
         event = processor.run(instructions=1)
         if event.pause is Pause.PRINT:
             self._print(event)
@@ -310,7 +311,7 @@ class PracticeMachine:
         del self._ledger_anchor
         self._ledger_map.close()
 
-    def __enter__(self) -> PracticeMachine:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-import unicorn
+import unicorn as _untyped_unicorn
 from unicorn import x86_const as x86
 
 from kdleak.practice.boot import GDT_SIZE, IDT_SIZE, LEDGER_PHYSICAL
@@ -21,6 +21,9 @@ from kdleak.practice.paging import (
     WRITABLE,
     AddressSpace,
 )
+
+unicorn: Any = _untyped_unicorn  # its functions carry no types
+_EmulationError: type[Exception] = unicorn.UcError
 
 STATUS_BREAKPOINT = 0x80000003
 STATUS_SINGLE_STEP = 0x80000004
@@ -90,6 +93,13 @@ class ProcessorStop:
 HALTED = ProcessorStop(Pause.HALTED)
 
 
+class _TlbEntry(Protocol):
+    """What Unicorn wants filled at a miss: physical page and UC_PROT_ bits."""
+
+    paddr: int
+    perms: int
+
+
 class Processor:
     """One processor.
 
@@ -121,7 +131,7 @@ class Processor:
         self._fault = (0, 0)
         self._debug_registers = [0, 0, 0, 0, 0xFFFF0FF0, 0x400]
         self._control = [0x80050033, 0, space.root, 0x350678]
-        self._uc = unicorn.Uc(unicorn.UC_ARCH_X86, unicorn.UC_MODE_64)
+        self._uc: Any = unicorn.Uc(unicorn.UC_ARCH_X86, unicorn.UC_MODE_64)
         self._uc.ctl_set_tlb_mode(unicorn.UC_TLB_VIRTUAL)
         memory = space.memory
         self._uc.mem_map_ptr(0, memory.size, unicorn.UC_PROT_ALL, memory.address_in_host)
@@ -153,7 +163,7 @@ class Processor:
         self._event = None
         try:
             self._uc.emu_start(self.program_counter, 0, 0, instructions)
-        except unicorn.UcError as error:
+        except _EmulationError as error:
             return self._failed(error)
         return self._event or HALTED
 
@@ -174,7 +184,7 @@ class Processor:
 
     def forget_pages(self) -> None:
         """Drop cached translations: somebody changed page tables behind the emulator's back."""
-        self._uc.ctl_flush_tlb()
+        self._uc.ctl(unicorn.unicorn_const.UC_CTL_TLB_FLUSH, unicorn.unicorn_const.UC_CTL_IO_WRITE)
 
     @property
     def program_counter(self) -> int:
@@ -199,9 +209,9 @@ class Processor:
         """KTHREAD address from the KPRCB."""
         return int.from_bytes(self._space.read(self.prcb + 8, 8), "little")
 
-    def _failed(self, error: unicorn.UcError) -> ProcessorStop:
+    def _failed(self, error: Exception) -> ProcessorStop:
         address = self.program_counter
-        if error.errno == unicorn.UC_ERR_INSN_INVALID:
+        if getattr(error, "errno", 0) == unicorn.UC_ERR_INSN_INVALID:
             return ProcessorStop(Pause.EXCEPTION, STATUS_ILLEGAL_INSTRUCTION, address)
         self._uc.reg_write(x86.UC_X86_REG_CR2, self._fault[1])
         self._control[1] = self._fault[1]
@@ -209,7 +219,9 @@ class Processor:
 
     # ---- called by Unicorn ----
 
-    def _fill_tlb(self, _uc: Any, address: int, access: int, result: Any, _data: Any) -> bool:
+    def _fill_tlb(
+        self, _uc: object, address: int, access: int, result: _TlbEntry, _data: object
+    ) -> bool:
         entry = self._space.entry(address)
         write = access in {unicorn.UC_MEM_WRITE, unicorn.UC_MEM_WRITE_PROT}
         fetch = access == unicorn.UC_MEM_FETCH
@@ -224,7 +236,8 @@ class Processor:
         )
         return True
 
-    def _interrupt(self, uc: Any, vector: int, _data: Any) -> None:
+    def _interrupt(self, _uc: object, vector: int, _data: object) -> None:
+        uc = self._uc
         after = self.program_counter
         if vector == _INTERRUPT_BREAKPOINT:
             self._event = ProcessorStop(Pause.EXCEPTION, STATUS_BREAKPOINT, after - 1)
