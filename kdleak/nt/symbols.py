@@ -171,6 +171,19 @@ class Symbols:
         self._tables.clear()
         self.remarks.clear()
 
+    def drop(self, base: int) -> None:
+        """Forget the table of the image at a load address: it was unloaded."""
+        self._tables.pop(base, None)
+
+    def is_loaded(self, module: Module) -> bool:
+        """Whether a module's table is there already."""
+        return module.base in self._tables
+
+    def module_named(self, name: str) -> Module | None:
+        """The module of a name, in any case."""
+        wanted = name.strip().lower()
+        return next((item for item in self._modules if item.name.lower() == wanted), None)
+
     def module_at(self, address: int) -> Module | None:
         """The module an address lies in."""
         index = bisect.bisect_right(self._starts, address) - 1
@@ -195,8 +208,7 @@ class Symbols:
         module_name, bang, symbol = name.partition("!")
         if not bang:
             module_name, symbol = "nt", name
-        wanted = module_name.strip().lower()
-        module = next((item for item in self._modules if item.name.lower() == wanted), None)
+        module = self.module_named(module_name)
         if module is None:
             raise SymbolNotFound(
                 f"looking up {name}",

@@ -227,7 +227,8 @@ class FunctionTable:
             elif rva >= block[-1].end and first + len(block) < high:
                 low, low_rva = max(low, first + len(block)), block[-1].end
             else:
-                return next((row for row in block if row.begin <= rva < row.end), None)
+                # The last match: some linkers put a chained part's row inside its parent's.
+                return next((row for row in reversed(block) if row.begin <= rva < row.end), None)
             turn += 1
         return None
 

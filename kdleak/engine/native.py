@@ -1,0 +1,409 @@
+"""The native engine: kdleak's own kernel debugger over KD.
+
+A hit costs four round trips: GetContext, one read of the stack, SetContext to step over the
+break instruction, Continue2. Everything else comes from caches, since the whole machine stands
+still during each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from kdleak.engine.native_memory import KdMemory, StackReader
+from kdleak.engine.native_modules import LoadedImages
+from kdleak.engine.native_run import Landmarks, TargetRun
+from kdleak.engine.native_signals import HoldSignals
+from kdleak.engine.native_target import Identity, identify, is_windows, machine_of
+from kdleak.errors import (
+    LinkError,
+    MemoryNotWritten,
+    SymbolNotFound,
+    TargetError,
+    UnsupportedTarget,
+    format_address,
+)
+from kdleak.kd.connection import open_host, parse_connection
+from kdleak.kd.host import KdHost
+from kdleak.kd.structures import Version
+from kdleak.model import (
+    Architecture,
+    Frame,
+    Module,
+    PoolSnapshot,
+    Registers,
+    Stack,
+    Stop,
+    StopKind,
+    Symbolized,
+    TargetInfo,
+)
+from kdleak.nt.kdbg import find_debugger_data
+from kdleak.nt.memory import CachedMemory
+from kdleak.nt.pool import PoolTagTables
+from kdleak.nt.stack_memory import StackMemory
+from kdleak.nt.symbol_path import parse_symbol_path
+from kdleak.nt.unwind import unwind
+from kdleak.tags import PoolTag
+
+if TYPE_CHECKING:
+    from typing import Self
+
+_BOOT_SLICE = 3.0  # seconds a boot application may run before it is asked again
+
+
+class NativeEngine:
+    """An engine over one KD host; implements ``kdleak.engine.base.Engine``.
+
+    Args:
+        host: the debugger's role, not attached yet.
+        where: the target as the user named it, without secrets.
+        symbol_path: in the grammar of ``_NT_SYMBOL_PATH``; only local places are searched.
+        clock: seconds, monotonic.
+
+    Attributes:
+        remarks: what is worth telling the user, one sentence each.
+        host: the debugger's role, for its statistics.
+    """
+
+    name = "native"
+
+    def __init__(
+        self,
+        host: KdHost,
+        where: str,
+        symbol_path: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.host = host
+        self.where = where
+        self.remarks: list[str] = []
+        self._clock = clock
+        self._hold = HoldSignals()
+        self._run = TargetRun(host, self._hold, clock)
+        self._memory = KdMemory(host, self._hold, lambda: self._run.stopped)
+        self._cache = CachedMemory(self._memory)
+        self._stacks = StackReader(host, self._hold)
+        self._places = parse_symbol_path(symbol_path)
+        self._identity: Identity | None = None
+        self._images: LoadedImages | None = None
+        self._tables: PoolTagTables | None = None
+        self._stack: tuple[int, StackMemory] | None = None
+        self._closed = False
+
+    # -- attaching and leaving
+
+    def attach(self, timeout: float) -> None:
+        """Connect, stop the target and learn what it is.
+
+        Raises:
+            NoTarget, WrongKey, LinkLost, ProtocolError: from the link.
+            UnsupportedTarget: no Windows kernel that kdleak knows.
+        """
+        deadline = self._clock() + timeout
+        self._run.attach(timeout)
+        version = self._await_windows(deadline)
+        machine_of(version)
+        data = find_debugger_data(self._cache, version.debugger_data_list)
+        if data is None:
+            self.remarks.append("the kernel's debugger data block was not found")
+        self._identity = identify(self._cache, version, self._run.change, data)
+        with self._hold:
+            self.host.restore_breakpoints()
+        self._images = LoadedImages(
+            self._cache, self._identity, self._places, self.host.module_events
+        )
+        self.remarks += self._images.read_list()
+        self._run.set_landmarks(
+            Landmarks(
+                machine=self._identity.machine,
+                break_with_status=data.field("BreakpointWithStatus") if data else 0,
+                bug_check_data=data.field("KiBugcheckData") if data else 0,
+                pointer_size=self.target.pointer_size,
+                symbol_name=self._break_symbol,
+                memory=self._memory,
+            )
+        )
+
+    def _await_windows(self, deadline: float) -> Version:
+        """GetVersion, letting a boot application run on until it has started Windows."""
+        while True:
+            with self._hold:
+                version = self.host.get_version()
+            if is_windows(version):
+                return version
+            if self._clock() >= deadline:
+                raise UnsupportedTarget(
+                    "attaching",
+                    "the target is in its boot application, not in Windows",
+                    "let it boot, then attach again",
+                )
+            stop = self.resume(min(_BOOT_SLICE, max(deadline - self._clock(), 0.1)))
+            if stop.kind is StopKind.STILL_RUNNING:
+                self.interrupt(max(deadline - self._clock(), 1.0))
+
+    def close(self) -> None:
+        """Leave: a stopped target is stepped over its break instruction and runs on."""
+        self.detach()
+
+    def detach(self, leave_stopped: bool = False) -> None:
+        """Leave the target. A lost link is no error here but a remark.
+
+        Args:
+            leave_stopped: leave a stopped target as it is, for whoever attaches next.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._run.stopped and not leave_stopped:
+                self._run.step_over()
+                with self._hold:
+                    self.host.detach()
+                self._run.left()
+        except LinkError as error:
+            self.remarks.append(f"the target could not be let run at the end: {error}")
+        finally:
+            self.host.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- identity
+
+    @property
+    def target(self) -> TargetInfo:
+        """What is under the debugger."""
+        return self._known.info
+
+    @property
+    def _known(self) -> Identity:
+        if self._identity is None:
+            raise TargetError("using the native engine", "it is not attached", "attach first")
+        return self._identity
+
+    @property
+    def _loaded(self) -> LoadedImages:
+        if self._images is None:
+            raise TargetError("using the native engine", "it is not attached", "attach first")
+        return self._images
+
+    @property
+    def stop(self) -> Stop:
+        """Why the target is stopped; ``STILL_RUNNING`` while it runs."""
+        return self._run.stop
+
+    @property
+    def requests(self) -> int:
+        """Round trips to the target so far."""
+        return self.host.requests
+
+    @property
+    def seconds_stopped(self) -> float:
+        """Seconds the target has been stopped since we attached, as seen from here."""
+        return self._run.seconds_stopped
+
+    # -- modules and symbols
+
+    def reload(self) -> tuple[str, ...]:
+        """Read the module list and nt's symbols again; the other images' when needed."""
+        self._require_stopped("reading the module list")
+        self._cache.clear()
+        remarks = self._loaded.read_list()
+        return (*remarks, *self._loaded.load_kernel_symbols())
+
+    def modules(self) -> tuple[Module, ...]:
+        """Loaded modules in load order."""
+        return self._loaded.modules()
+
+    def symbol(self, name: str) -> int:
+        """Address of ``module!name``, in any case.
+
+        Raises:
+            SymbolNotFound: with what was searched.
+        """
+        return self._loaded.address(name, stopped=self._run.stopped)
+
+    def nearest(self, address: int) -> Symbolized:
+        """The nearest symbol at or below an address."""
+        return self._loaded.nearest(address, stopped=self._run.stopped)
+
+    def _break_symbol(self, address: int) -> str:
+        """Name of an nt symbol exactly at (or one byte before) an address."""
+        found = self.nearest(address)
+        return found.name if found.module == "nt" and found.offset <= 1 else ""
+
+    # -- memory
+
+    def read(self, address: int, size: int) -> bytes:
+        """Exactly ``size`` bytes, always asked of the target.
+
+        Raises:
+            MemoryUnreadable: any of them is not there, or the target is running.
+        """
+        return self._memory.read(address, size)
+
+    def write(self, address: int, data: bytes) -> None:
+        """Write target memory.
+
+        Raises:
+            MemoryNotWritten: the target took fewer bytes, or none.
+        """
+        self._require_stopped(f"writing {len(data)} bytes at {format_address(address)}")
+        self._cache.forget(address, len(data))
+        with self._hold:
+            written = self.host.write_virtual(address, data)
+        if written != len(data):
+            raise MemoryNotWritten(
+                f"writing {len(data)} bytes at {format_address(address)}",
+                f"the target wrote {written}",
+                "check the address; write protection may forbid it",
+            )
+
+    def pool_usage(self, tag: PoolTag | None = None) -> PoolSnapshot:
+        """Usage of all tags, or of one, from the kernel's tag tables.
+
+        Raises:
+            SymbolNotFound, MemoryUnreadable, UnsupportedTarget.
+        """
+        self._require_stopped("reading the pool tag tables")
+        if self._tables is None:
+            self._tables = PoolTagTables(
+                self._memory,
+                self._pool_symbol,
+                self.target.build,
+                self.target.pointer_size,
+                self._clock,
+                processors=self.target.processors,
+                request_bytes=self.host.max_read,
+            )
+        return self._tables.usage(tag)
+
+    def _pool_symbol(self, name: str) -> int:
+        """As ``symbol``; KDBG names one of the variables where there are no symbols."""
+        try:
+            return self.symbol(name)
+        except SymbolNotFound:
+            data = self._known.debugger_data
+            address = data.field("PoolTrackTable") if data is not None else 0
+            if name != "nt!PoolTrackTable" or not address:
+                raise
+            return address
+
+    # -- the stopped processor
+
+    def registers(self) -> Registers:
+        """Registers of the processor that stopped; one round trip at most per stop."""
+        self._require_stopped("reading the registers")
+        return self._run.registers()
+
+    def stack(self, depth: int = 32) -> Stack:
+        """Call stack of the processor that stopped; one round trip, more for deep stacks.
+
+        Raises:
+            UnsupportedTarget: not an x64 target.
+        """
+        if self.target.architecture is not Architecture.X64:
+            raise UnsupportedTarget(
+                f"walking a stack of {self.where}",
+                f"the native engine walks x64 stacks only, this target is "
+                f"{self.target.architecture.value}",
+                "rank its tags with kdleak rank, or hunt from WinDbg",
+            )
+        registers = self.registers().as_dict()
+        memory = self._stack_of_stop(registers["rsp"])
+        found = unwind(registers, self._loaded.function_table, memory, self._run.code(self._cache),
+                       depth)  # fmt: skip
+        self._stacks.learn(memory.used)
+        frames = tuple(
+            Frame(address, pointer, self.nearest(address)) for address, pointer in found.frames
+        )
+        return Stack(frames, found.end)
+
+    def _stack_of_stop(self, pointer: int) -> StackMemory:
+        if self._stack is None or self._stack[0] != self._run.number:
+            thread = self._run.stop.thread
+            size = self._stacks.size
+            data = self._stacks.read(thread, pointer, size)
+            memory = StackMemory(
+                pointer,
+                data,
+                lambda address, count: self._stacks.read(thread, address, count),
+                self.host.max_read,
+            )
+            self._stack = (self._run.number, memory)
+        return self._stack[1]
+
+    def stack_memory(self) -> tuple[int, bytes]:
+        """What ``stack`` read at this stop, without a round trip; (0, b"") before it."""
+        if self._stack is None or self._stack[0] != self._run.number or not self._run.stopped:
+            return 0, b""
+        return self._stack[1].start, self._stack[1].data
+
+    # -- running
+
+    def resume(self, timeout: float | None) -> Stop:
+        """Let the target run until it stops or ``timeout`` seconds are over.
+
+        Raises:
+            LinkLost, TargetRestarted: while waiting.
+        """
+        if self._run.stopped:
+            self._cache.invalidate()
+            self._stack = None
+        return self._run.resume(timeout)
+
+    def interrupt(self, timeout: float = 30.0) -> Stop:
+        """Stop a running target; returns at once when it is stopped already.
+
+        Raises:
+            LinkLost: nothing answered in time.
+        """
+        return self._run.interrupt(timeout)
+
+    def _require_stopped(self, tried: str) -> None:
+        if not self._run.stopped:
+            raise TargetError(tried, "the target is running", "interrupt it first")
+
+
+def attach_native(
+    connection: str,
+    symbol_path: str = "",
+    timeout: float = 30.0,
+    *,
+    on_print: Callable[[str], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> NativeEngine:
+    """Attach to the target of a ``-k`` connection string and stop it.
+
+    Args:
+        connection: as WinDbg takes it, ``net:port=50000,key=a.b.c.d`` and so on.
+        symbol_path: in the grammar of ``_NT_SYMBOL_PATH``.
+        timeout: seconds to wait for the target.
+        on_print: takes what the target prints.
+        clock: seconds, monotonic.
+
+    Raises:
+        BadConnection, MissingDependency, PortInUse: before anything is sent.
+        NoTarget, WrongKey, LinkLost, UnsupportedTarget: from attaching. The target is left
+            running as far as it can be reached.
+    """
+    link = open_host(parse_connection(connection), clock)
+    host = KdHost(link, clock=clock, on_print=on_print)
+    engine = NativeEngine(host, link.where, symbol_path, clock)
+    try:
+        engine.attach(timeout)
+    except BaseException:
+        engine.close()
+        raise
+    return engine

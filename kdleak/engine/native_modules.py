@@ -1,0 +1,166 @@
+"""The images loaded in a KD target: their list kept up to date, their symbols and unwind data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kdleak.engine.native_target import Identity
+from kdleak.errors import SymbolNotFound
+from kdleak.kd.packets import LoadSymbols
+from kdleak.model import Module, Symbolized, SymbolKind
+from kdleak.nt.memory import CachedMemory
+from kdleak.nt.modules import base_name, read_module_list, windbg_name
+from kdleak.nt.pe import read_image
+from kdleak.nt.symbol_path import Place
+from kdleak.nt.symbols import SymbolLoader, Symbols
+from kdleak.nt.unwind_data import FunctionTable
+
+_KERNEL_HALF = 1 << 63
+
+
+class LoadedImages:
+    """Modules, symbols and function tables of one target.
+
+    The list is read once; afterwards the target's own load and unload events keep it up to
+    date, so that no driver that comes and goes costs a round trip.
+
+    Args:
+        cache: reads the target.
+        identity: the target.
+        places: the symbol path.
+        events: grows as the target reports images.
+    """
+
+    def __init__(
+        self,
+        cache: CachedMemory,
+        identity: Identity,
+        places: tuple[Place, ...],
+        events: Sequence[LoadSymbols],
+    ) -> None:
+        self._cache = cache
+        self._identity = identity
+        self._events = events
+        self._seen = 0
+        self._modules: tuple[Module, ...] = ()
+        self._symbols = Symbols(SymbolLoader(cache.constant, places, identity.info.pointer_size))
+        self._functions: dict[int, FunctionTable] = {}
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What loading symbols had to say so far."""
+        return tuple(self._symbols.remarks)
+
+    def read_list(self) -> tuple[str, ...]:
+        """Read the module list; symbols are loaded anew when they are next needed."""
+        info = self._identity.info
+        modules, remarks = read_module_list(
+            self._cache, self._identity.module_list, info.pointer_size, info.kernel_base
+        )
+        if not any(module.name == "nt" for module in modules):
+            kernel = self._kernel()
+            modules = (kernel, *modules) if kernel is not None else modules
+        self._seen = len(self._events)
+        self._functions.clear()
+        self._symbols.forget_tables()
+        self._set(modules)
+        return remarks
+
+    def load_kernel_symbols(self) -> tuple[str, ...]:
+        """Load nt's symbols now; returns what there was to say."""
+        before = len(self._symbols.remarks)
+        kernel = next((module for module in self._modules if module.name == "nt"), None)
+        if kernel is not None:
+            self._symbols.table(kernel)
+        return tuple(self._symbols.remarks[before:])
+
+    def _kernel(self) -> Module | None:
+        """The kernel from its headers, where the list does not name it."""
+        base = self._identity.info.kernel_base
+        image = read_image(self._cache.constant, base) if base else None
+        if image is None:
+            return None
+        return Module("nt", base, image.size, "ntoskrnl.exe", image.timestamp)
+
+    def _set(self, modules: tuple[Module, ...]) -> None:
+        self._modules = modules
+        self._symbols.set_modules(modules)
+
+    def modules(self) -> tuple[Module, ...]:
+        """In load order, up to the last event the target reported."""
+        if self._seen < len(self._events):
+            fresh = self._events[self._seen :]
+            self._seen = len(self._events)
+            modules = list(self._modules)
+            for event in fresh:
+                self._apply(modules, event)
+            self._set(tuple(modules))
+        return self._modules
+
+    def _apply(self, modules: list[Module], event: LoadSymbols) -> None:
+        if event.unload and not event.path and event.base not in {m.base for m in modules}:
+            return  # "unload everything" with a pseudo base: nothing of Windows is meant
+        gone = [module for module in modules if module.base == event.base]
+        for module in gone:
+            modules.remove(module)
+            self._functions.pop(module.base, None)
+            self._cache.forget(module.base, module.size)
+            self._symbols.drop(module.base)
+        if event.unload or event.base < _KERNEL_HALF:
+            return  # a user-mode image is none of ours
+        size = event.size
+        if not size:
+            image = read_image(self._cache, event.base)
+            if image is None:
+                return
+            size = image.size
+        file_name = base_name(event.path)
+        name = windbg_name(file_name)
+        if event.base == self._identity.info.kernel_base:
+            name = "nt"
+        elif not name or name.lower() in {module.name.lower() for module in modules}:
+            name = f"{name or 'image'}_{event.base & 0xFFFFFFFF:08x}"
+        modules.append(Module(name, event.base, size, file_name, 0, event.path))
+
+    def address(self, name: str, *, stopped: bool) -> int:
+        """Address of ``module!name``.
+
+        Raises:
+            SymbolNotFound: it is in no table, or the table cannot be loaded while the target
+                runs.
+        """
+        self.modules()
+        module = self._symbols.module_named(name.partition("!")[0] if "!" in name else "nt")
+        if module is not None and not stopped and not self._symbols.is_loaded(module):
+            raise SymbolNotFound(
+                f"looking up {name}",
+                "its symbols are not loaded yet and the target is running",
+                "interrupt the target first",
+            )
+        return self._symbols.address(name)
+
+    def nearest(self, address: int, *, stopped: bool) -> Symbolized:
+        """The nearest symbol at or below an address."""
+        self.modules()
+        module = self._symbols.module_at(address)
+        if module is not None and not stopped and not self._symbols.is_loaded(module):
+            offset = address - module.base
+            return Symbolized(address, module.name, "", offset, SymbolKind.MODULE)
+        return self._symbols.nearest(address)
+
+    def function_table(self, address: int) -> FunctionTable | None:
+        """Unwind data of the image an address lies in; None when it lies in none."""
+        module = self._symbols.module_at(address)
+        if module is None:
+            return None
+        table = self._functions.get(module.base)
+        if table is None:
+            memory = self._cache.constant
+            image = read_image(memory, module.base)
+            if image is None:
+                table = FunctionTable(memory, module.base, module.size, 0, 0, known=False)
+            else:
+                rva, size = image.exception_directory
+                table = FunctionTable(memory, module.base, image.size, rva, size)
+            self._functions[module.base] = table
+        return table
