@@ -1,35 +1,64 @@
 """The hunt: rank, arm, take a stack at every break, disarm, and say who holds the memory.
 
-Runs on any engine, in any host; standard library only.
+Runs on any engine, in any host; standard library only. The parts: ``rank`` picks the tag,
+``arm`` changes the target and changes it back, ``watch`` tells hits from other stops,
+``callsites`` and ``verdict`` say what the hits mean, ``diagnosis`` what their absence means.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Callable, Optional, Protocol
+from dataclasses import replace
+from typing import Callable, List, Optional, Tuple
 
+from kdleak.arm import ArmedTag, require_live
+from kdleak.diagnosis import checklist
 from kdleak.engine.base import Engine
+from kdleak.errors import (
+    DisarmNotConfirmed,
+    ForeignStop,
+    KdleakError,
+    TagAlreadyArmed,
+    format_address,
+)
+from kdleak.explain import explain
 from kdleak.hunt_options import HuntOptions, RankOptions
 from kdleak.journal import Journal
-from kdleak.model import Block, HitKind, Registers
-from kdleak.result import HuntProgress, HuntResult
+from kdleak.model import StopKind, SymbolKind, TagUsage
+from kdleak.pool_hit_tag import SYMBOL
+from kdleak.rank import rank
+from kdleak.restore import restore
+from kdleak.result import (
+    NO_STACK,
+    Check,
+    Completeness,
+    DisarmState,
+    DisarmStatus,
+    HuntPhase,
+    HuntProgress,
+    HuntResult,
+    Pairing,
+    RankResult,
+    StopReason,
+    TagGrowth,
+)
 from kdleak.tags import PoolTag
+from kdleak.verdict import choose_accused, verdict_sentences
+from kdleak.watch import BlockFinderLike, Watch
 
-__all__ = ["BlockFinderLike", "HuntOptions", "RankOptions", "explain", "hunt"]
+__all__ = [
+    "BlockFinderFactory",
+    "BlockFinderLike",
+    "HuntOptions",
+    "RankOptions",
+    "explain",
+    "hunt",
+]
 
+BlockFinderFactory = Callable[[Engine, PoolTag], BlockFinderLike]
+"""Makes what finds the block of a hit, for one engine and one tag."""
 
-class BlockFinderLike(Protocol):
-    """What finds the block of a hit; ``kdleak.nt.block.BlockFinder`` is one."""
-
-    def find(
-        self,
-        registers: Registers,
-        stack_address: int,
-        stack_bytes: bytes,
-        program_counter: int,
-        kind: HitKind,
-    ) -> Block:
-        """The block the allocator is working on at this hit."""
+_LIVE_SITES = 10
 
 
 def hunt(
@@ -37,17 +66,399 @@ def hunt(
     options: HuntOptions,
     *,
     journal: Journal,
-    block_finder_factory: Optional[Callable[[Engine, PoolTag], BlockFinderLike]] = None,
+    block_finder_factory: Optional[BlockFinderFactory] = None,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
     narrate: Callable[[str], None] = lambda _: None,
     progress: Optional[Callable[[HuntProgress], None]] = None,
 ) -> HuntResult:
-    """Hunt one tag; see design: rules of the procedure."""
-    raise NotImplementedError
+    """Hunt one pool tag in a live target.
+
+    Whatever ends the hunt, the tag is disarmed with its original value and that is read back;
+    ``result.disarm`` says whether it could be confirmed. Afterwards the target is stopped, except
+    after an interruption before arming; ``result.leave_stopped`` says that it must stay so.
+
+    Args:
+        engine: a live engine, stopped or running.
+        options: what to hunt and how long.
+        journal: where the change is written down before it is made.
+        block_finder_factory: makes what finds block addresses and sizes; None leaves them unknown.
+        clock: seconds, monotonic.
+        wall_clock: seconds since 1970.
+        sleep: waits for a lost link.
+        narrate: takes sentences for the user.
+        progress: takes the state of the hunt, at most every ``options.progress_interval``.
+
+    Returns:
+        The result, whole or partial. Ctrl+C, a lost link, a foreign stop and errors of the
+        engine while the tag is armed end the hunt with a result, not with an exception.
+
+    Raises:
+        UsageError: options that make no sense (BadTag among them); nothing was touched.
+        NotLive: a dump or a local kernel session; nothing was touched.
+        ForeignStop: the target is in a bug check; nothing was touched.
+        TagAlreadyArmed, TargetBusy, JournalError: nothing was written.
+        TargetError: the target, the link or symbols failed before anything was written.
+    """
+    options.check()
+    require_live(engine)
+    hunter = _Hunter(
+        engine,
+        options,
+        journal,
+        block_finder_factory=block_finder_factory,
+        clock=clock,
+        sleep=sleep,
+        narrate=narrate,
+        progress=progress,
+    )
+    hunter.started_at = wall_clock()
+    return hunter.hunt()
 
 
-def explain(options: HuntOptions, *, original: Optional[int] = None) -> str:
-    """The WinDbg commands that a hunt with these options amounts to."""
-    raise NotImplementedError
+class _Hunter:
+    """One hunt from start to result."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        options: HuntOptions,
+        journal: Journal,
+        *,
+        block_finder_factory: Optional[BlockFinderFactory],
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+        narrate: Callable[[str], None],
+        progress: Optional[Callable[[HuntProgress], None]],
+    ) -> None:
+        self._engine = engine
+        self._options = options
+        self._journal = journal
+        self._block_finder_factory = block_finder_factory
+        self._clock = clock
+        self._sleep = sleep
+        self._narrate = narrate
+        self._progress = progress
+        self._reported_at: Optional[float] = None
+        self._reported_phase: Optional[HuntPhase] = None
+        self._tag = options.tag
+        self._tag_reason = "given by the user" if options.tag is not None else ""
+        self._rank: Optional[RankResult] = None
+        self._watch: Optional[Watch] = None
+        self._armed: Optional[ArmedTag] = None
+        self._before: Optional[Tuple[TagUsage, float]] = None
+        self._growth: Optional[TagGrowth] = None
+        self._symbol_kind = SymbolKind.NONE
+        self._seconds = 0.0
+        self._seconds_watched = 0.0
+        self._seconds_stopped = 0.0
+        self._remarks: List[str] = []
+        self._gaps: List[str] = []
+        self._reason: Optional[StopReason] = None
+        self._requests_before = engine.requests
+        self.started_at = 0.0
+
+    def hunt(self) -> HuntResult:
+        """Everything up to the result; see ``hunt``."""
+        try:
+            self._prepare()
+            if self._tag is None:
+                self._choose_tag()
+            if self._tag is not None and self._reason is None:
+                self._measure_before(self._tag)
+                self._arm_and_watch(self._tag)
+                self._measure_after(self._tag)
+        except (KeyboardInterrupt, SystemExit):
+            # Only where nothing is armed (any more): ArmedTag has done its work by now.
+            self._reason = self._reason or StopReason.INTERRUPTED
+        self._report(HuntPhase.DONE)
+        return self._result()
+
+    # --- before arming
+
+    def _prepare(self) -> None:
+        engine = self._engine
+        self._report(HuntPhase.SYMBOLS)
+        if engine.stop.kind is StopKind.STILL_RUNNING:
+            engine.interrupt(self._options.interrupt_timeout)
+        if engine.stop.kind is StopKind.BUG_CHECK:
+            raise ForeignStop(
+                f"hunting in {engine.where}",
+                "the target is in a bug check",
+                "look at it with !analyze -v; hunt after it restarted",
+            )
+        scan = self._journal.scan()
+        for damaged in scan.damaged:
+            self._remark(
+                f"Journal file {damaged.path.name} cannot be used ({damaged.why}); it is kept."
+            )
+        if any(found.entry.where == engine.where for found in scan.files):
+            self._restore_first()
+        for remark in engine.reload():
+            self._remark(remark)
+
+    def _restore_first(self) -> None:
+        result = restore(self._engine, self._journal, narrate=self._narrate)
+        for item in result.items:
+            self._remark(f"An earlier hunt's journal entry ({item.file_name}): {item.remark}.")
+        if not result.state.safe:
+            raise TagAlreadyArmed(
+                f"undoing what an earlier hunt left in {self._engine.where}",
+                result.state.why,
+                "; ".join(result.state.repair),
+            )
+        if result.leave_stopped:
+            raise ForeignStop(
+                f"hunting in {self._engine.where}",
+                "the target stopped for a reason of its own",
+                "look at it in a debugger and let it run first",
+            )
+        if self._engine.stop.kind is StopKind.STILL_RUNNING:
+            self._engine.interrupt(self._options.interrupt_timeout)
+
+    def _choose_tag(self) -> None:
+        self._report(HuntPhase.RANKING)
+        ranking = rank(
+            self._engine,
+            self._options.rank,
+            reload=False,
+            clock=self._clock,
+            narrate=self._narrate,
+            progress=self._progress,
+        )
+        self._rank = ranking
+        self._gaps.extend(ranking.gaps)
+        if ranking.stop is not None:
+            broke_in = ranking.stop.kind is StopKind.BREAK_IN
+            self._reason = StopReason.BREAK_IN if broke_in else StopReason.FOREIGN_STOP
+        elif ranking.interrupted:
+            self._reason = StopReason.INTERRUPTED
+        elif ranking.suspect is None:
+            self._reason = StopReason.NOTHING_GREW
+        else:
+            self._tag = ranking.suspect.tag
+        self._tag_reason = ranking.reason
+        self._narrate(ranking.reason)
+
+    def _measure_before(self, tag: PoolTag) -> None:
+        self._symbol_kind = self._engine.nearest(self._engine.symbol(SYMBOL)).kind
+        usage = self._usage(tag, "before")
+        if usage is not None:
+            self._before = (usage, self._clock())
+
+    def _usage(self, tag: PoolTag, when: str) -> Optional[TagUsage]:
+        if not self._options.measure_growth:
+            return None
+        self._report(HuntPhase.MEASURING)
+        try:
+            snapshot = self._engine.pool_usage(tag)
+        except KdleakError as error:
+            self._gaps.append(f"the tag's counters {when} the hunt: {error}")
+            return None
+        self._gaps.extend(gap for gap in snapshot.gaps if gap not in self._gaps)
+        return snapshot.find(tag) or TagUsage(tag)
+
+    # --- armed
+
+    def _arm_and_watch(self, tag: PoolTag) -> None:
+        engine, options = self._engine, self._options
+        make_finder = self._block_finder_factory
+        watch = self._watch = Watch(
+            engine,
+            tag,
+            options,
+            finder=make_finder(engine, tag) if make_finder is not None else None,
+            clock=self._clock,
+            report=self._report,
+        )
+        armed = self._armed = ArmedTag(
+            engine,
+            tag,
+            self._journal,
+            interrupt_timeout=options.interrupt_timeout,
+            grace_seconds=options.grace_seconds,
+            clock=self._clock,
+            sleep=self._sleep,
+            narrate=self._narrate,
+            on_stop=watch.on_stop,
+        )
+        self._report(HuntPhase.ARMING)
+        try:
+            with armed:
+                self._say_armed(armed, tag)
+                watch.run(armed)
+                self._report(HuntPhase.DISARMING)
+                armed.disarm()
+                self._account(watch, armed)
+                if armed.state.status is DisarmStatus.CONFIRMED and not watch.left_to_user:
+                    watch.settle()
+        except DisarmNotConfirmed as error:
+            self._account(watch, armed)  # said by the state, which the result carries
+            if watch.reason is None:
+                watch.reason, watch.error = StopReason.ENGINE_ERROR, error
+        except (KeyboardInterrupt, SystemExit):
+            self._reason = watch.reason or StopReason.INTERRUPTED
+            self._account(watch, armed)
+        except KdleakError as error:
+            if armed.state.status is DisarmStatus.NOT_NEEDED:
+                raise  # nothing was written: an ordinary refusal
+            watch.reason, watch.error = StopReason.ENGINE_ERROR, error
+        self._reason = watch.reason or self._reason or StopReason.ENGINE_ERROR
+        self._gaps.extend(watch.gaps)
+        if watch.why_foreign:
+            self._remark(f"The stop that ended the hunt is not a hit: {watch.why_foreign}.")
+
+    def _say_armed(self, armed: ArmedTag, tag: PoolTag) -> None:
+        change = armed.change
+        if change is not None:
+            self._narrate(
+                f"Armed {SYMBOL} at {format_address(change.address)} with '{tag}' "
+                f"(was 0x{change.original:08x}); watching for up to {self._options.max_hits} hits "
+                f"or {self._options.max_seconds:g} s. Ctrl+C disarms and reports."
+            )
+
+    def _account(self, watch: Watch, armed: ArmedTag) -> None:
+        """Note the times of the watch, once it is over."""
+        if watch.started is not None and not self._seconds:
+            self._seconds = watch.seconds
+            self._seconds_stopped = watch.seconds_stopped
+            since = armed.armed_since
+            still = self._clock() - since if since is not None else 0.0
+            self._seconds_watched = armed.seconds_armed + still
+
+    # --- after disarming
+
+    def _measure_after(self, tag: PoolTag) -> None:
+        armed = self._armed
+        if (
+            self._before is None
+            or armed is None
+            or armed.state.status is not DisarmStatus.CONFIRMED
+            or self._engine.stop.kind in (StopKind.STILL_RUNNING, StopKind.BUG_CHECK)
+        ):
+            return
+        after = self._usage(tag, "after")
+        if after is not None:
+            before, at = self._before
+            self._growth = TagGrowth(before, after, self._clock() - at)
+
+    # --- telling
+
+    def _remark(self, sentence: str) -> None:
+        self._remarks.append(sentence)
+        self._narrate(sentence)
+
+    def _report(self, phase: HuntPhase) -> None:
+        if self._progress is None:
+            return
+        now = self._clock()
+        due = (
+            self._reported_at is None
+            or phase is not self._reported_phase
+            or now - self._reported_at >= self._options.progress_interval
+        )
+        if not due:
+            return
+        self._reported_at, self._reported_phase = now, phase
+        watch = self._watch
+        self._progress(
+            HuntProgress(
+                phase,
+                tag=self._tag,
+                hits=watch.ledger.hits if watch else 0,
+                allocs=watch.ledger.allocs if watch else 0,
+                frees=watch.ledger.frees if watch else 0,
+                seconds=watch.seconds if watch else 0.0,
+                max_hits=self._options.max_hits,
+                max_seconds=self._options.max_seconds,
+                seconds_stopped=watch.seconds_stopped if watch else 0.0,
+                bursts=watch.bursts if watch else 0,
+                sites=watch.ledger.busiest(_LIVE_SITES) if watch else (),
+            )
+        )
+
+    def _result(self) -> HuntResult:
+        watch, armed, ranking = self._watch, self._armed, self._rank
+        reason = self._reason or StopReason.ENGINE_ERROR
+        completeness = self._completeness()
+        disarm = armed.state if armed else DisarmState(DisarmStatus.NOT_NEEDED)
+        stop = watch.stop if watch else None
+        stack = watch.stop_stack if watch else None
+        if stop is None and ranking is not None and ranking.stop is not None:
+            stop, stack = ranking.stop, ranking.stop_stack
+        base = HuntResult(
+            target=self._engine.target,
+            engine=self._engine.name,
+            where=self._engine.where,
+            tag=self._tag,
+            tag_reason=self._tag_reason,
+            started_at=self.started_at,
+            verdict=(),
+            accused=None,
+            sites=(),
+            stacks=(),
+            hits=(),
+            pairing=watch.ledger.pairing() if watch else Pairing(),
+            growth=self._growth,
+            completeness=completeness,
+            change=armed.change if armed else None,
+            disarm=disarm,
+            stop_reason=reason,
+            stop=stop,
+            stop_stack=stack if stack is not None else NO_STACK,
+            error=str(watch.error) if watch and watch.error else "",
+            leave_stopped=reason in (StopReason.FOREIGN_STOP, StopReason.BREAK_IN),
+            rank=ranking,
+            remarks=tuple(self._remarks),
+        )
+        if watch is None or self._tag is None:
+            return replace(base, verdict=_verdict_without_watch(base))
+        sites = watch.ledger.sites(self._seconds or watch.seconds, completeness.share_watched)
+        return replace(
+            base,
+            verdict=verdict_sentences(str(self._tag), sites, self._growth, len(watch.hits)),
+            accused=choose_accused(sites),
+            sites=sites,
+            stacks=watch.ledger.stacks(),
+            hits=tuple(watch.hits),
+            checklist=self._checklist(self._tag) if not watch.hits else (),
+        )
+
+    def _checklist(self, tag: PoolTag) -> Tuple[Check, ...]:
+        armed = self._armed
+        return checklist(
+            tag,
+            symbol_kind=self._symbol_kind,
+            growth=self._growth,
+            read_back=armed is not None and armed.times_armed > 0,
+            engine=self._engine.name,
+            rank=self._rank,
+        )
+
+    def _completeness(self) -> Completeness:
+        watch = self._watch
+        requests = max(0, self._engine.requests - self._requests_before)
+        if watch is None:
+            return Completeness(requests=requests, gaps=tuple(self._gaps))
+        hits = watch.hits
+        return Completeness(
+            hits=len(hits),
+            seconds=self._seconds,
+            seconds_watched=min(self._seconds, self._seconds_watched),
+            seconds_stopped=self._seconds_stopped,
+            bursts=watch.bursts,
+            late_hits=watch.late_hits,
+            broken_stacks=watch.broken_stacks,
+            unaddressed=sum(not hit.block.address for hit in hits),
+            unsized=sum(hit.block.size is None for hit in hits),
+            requests=requests,
+            gaps=tuple(dict.fromkeys(self._gaps)),
+        )
+
+
+def _verdict_without_watch(result: HuntResult) -> Tuple[str, ...]:
+    """The answer when nothing was armed."""
+    if result.stop_reason is StopReason.NOTHING_GREW and result.rank is not None:
+        return (result.rank.reason, "Nothing was armed.")
+    return (f"Nothing was armed: {result.stop_reason.value}.",)

@@ -87,11 +87,6 @@ def restore(
     )
 
 
-def has_entries(journal: Journal, where: str) -> bool:
-    """Whether the journal has anything for a connection. Does not touch the target."""
-    return any(found.entry.where == where for found in journal.scan().files)
-
-
 @dataclass
 class _Restoring:
     engine: Engine
