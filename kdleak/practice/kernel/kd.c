@@ -81,11 +81,11 @@ void KdInitSystem(LOADER_PARAMETER_BLOCK *LoaderBlock)
     SET16(0x29A, FIELD_OFFSET(KTHREAD, Teb));
     SET16(0x29C, FIELD_OFFSET(KTHREAD, KernelStack));
     SET16(0x29E, FIELD_OFFSET(KTHREAD, InitialStack));
-    SET16(0x2A0, FIELD_OFFSET(KTHREAD, ApcProcess));
+    SET16(0x2A0, FIELD_OFFSET(KTHREAD, ApcState.Process));
     SET16(0x2A2, FIELD_OFFSET(KTHREAD, State));
     SET16(0x2A8, sizeof(EPROCESS));
     SET16(0x2AA, FIELD_OFFSET(EPROCESS, Peb));
-    SET16(0x2AE, FIELD_OFFSET(EPROCESS, DirectoryTableBase));
+    SET16(0x2AE, FIELD_OFFSET(EPROCESS, Pcb.DirectoryTableBase));
     SET16(0x2B0, sizeof(KPRCB));
     SET16(0x2B4, FIELD_OFFSET(KPRCB, CurrentThread));
     SET16(0x2B6, FIELD_OFFSET(KPRCB, MHz));
@@ -93,7 +93,7 @@ void KdInitSystem(LOADER_PARAMETER_BLOCK *LoaderBlock)
     SET16(0x2BA, FIELD_OFFSET(KPRCB, VendorString));
     SET16(0x2BC, FIELD_OFFSET(KPRCB, ContextFrame));
     SET16(0x2BE, FIELD_OFFSET(KPRCB, Number));
-    SET16(0x2C0, sizeof(KTHREAD));
+    SET16(0x2C0, sizeof(ETHREAD));
     SET64(0x2D8, &KeLoaderBlock);
     SET16(0x2E0, sizeof(KPCR));
     SET16(0x2E2, FIELD_OFFSET(KPCR, Self));

@@ -23,7 +23,10 @@ ULONG KiIdleThreads;
 char NtBuildLab[] = XSTR(PRACTICE_BUILD) ".1.amd64fre.practice";
 ULONG NtBuildNumber = 0xF0000000 | PRACTICE_BUILD;
 
-static KTHREAD KiIdleThread[MAXIMUM_PROCESSORS];
+static ETHREAD KiIdleThread[MAXIMUM_PROCESSORS];
+/* Never used: keeps types in the symbol file that debuggers look up by name. */
+__attribute__((used)) static LDR_DATA_TABLE_ENTRY *KiTypesForDebuggers;
+__attribute__((used)) static KLDR_DATA_TABLE_ENTRY *KiMoreTypesForDebuggers;
 static PKTHREAD KiThreads[MAXIMUM_THREADS];
 static ULONG KiThreadCount;
 
@@ -42,45 +45,50 @@ static ULONG64 KiStackTop(ULONG Index)
     return KeLoaderBlock->StackBase + (ULONG64)(Index + 1) * (KERNEL_STACK_SIZE + PAGE_SIZE);
 }
 
-static void KiInitializeThread(PKTHREAD Thread, ULONG StackIndex, ULONG Processor)
+static void KiInitializeThread(PETHREAD Ethread, ULONG StackIndex, ULONG Processor)
 {
+    PKTHREAD Thread = &Ethread->Tcb;
     ULONG64 Top = KiStackTop(StackIndex);
 
-    Thread->Header[0] = 6;
+    Thread->Header.Type = 6;
     Thread->InitialStack = (PVOID)Top;
     Thread->StackBase = (PVOID)Top;
     Thread->StackLimit = (PVOID)(Top - KERNEL_STACK_SIZE);
-    Thread->ApcProcess = &KiInitialProcess;
-    Thread->Process = &KiInitialProcess;
+    Thread->ApcState.Process = &KiInitialProcess.Pcb;
+    Thread->Process = &KiInitialProcess.Pcb;
     Thread->NextProcessor = Processor;
     Thread->Affinity = Processor;
     Thread->State = 5;
-    Thread->UniqueProcess = 4;
-    Thread->UniqueThread = 8 + 4 * (ULONG64)StackIndex;
-    InsertTailList(&KiInitialProcess.ThreadListHead, &Thread->ThreadListEntry);
+    Ethread->Cid.UniqueProcess = (PVOID)4;
+    Ethread->Cid.UniqueThread = (PVOID)(8 + 4 * (ULONG64)StackIndex);
+    Ethread->CreateTime = KeLoaderBlock->SystemTime;
+    InsertTailList(&KiInitialProcess.Pcb.ThreadListHead, &Thread->ThreadListEntry);
+    InsertTailList(&KiInitialProcess.ThreadListHead, &Ethread->ThreadListEntry);
+    KiInitialProcess.ActiveThreads++;
 }
 
 NTSTATUS PsCreateSystemThread(KSTART_ROUTINE *Start, PVOID Context, ULONG Processor)
 {
-    PKTHREAD Thread;
+    PETHREAD Thread;
     ULONG64 *Frame;
     ULONG Index = KiThreadCount;
 
     if (Index >= MAXIMUM_THREADS - MAXIMUM_PROCESSORS)
         return STATUS_INSUFFICIENT_RESOURCES;
-    Thread = ExAllocatePool2(POOL_FLAG_NON_PAGED, sizeof(KTHREAD), TAG('T', 'h', 'r', 'e'));
+    Thread = ExAllocatePool2(POOL_FLAG_NON_PAGED, sizeof(ETHREAD), TAG('T', 'h', 'r', 'e'));
     if (Thread == NULL)
         return STATUS_INSUFFICIENT_RESOURCES;
     KiInitializeThread(Thread, Index + MAXIMUM_PROCESSORS, Processor % KeNumberProcessors);
     Thread->StartAddress = Start;
+    Thread->Win32StartAddress = Start;
     Thread->StartContext = Context;
     /* What KiSwapContext pops: eight registers, then KiStartSystemThread; above it lies the
      * return address 0 that ends a stack walk. */
-    Frame = (ULONG64 *)((ULONG64)Thread->InitialStack - 0x40) - 10;
+    Frame = (ULONG64 *)((ULONG64)Thread->Tcb.InitialStack - 0x40) - 10;
     memset(Frame, 0, 18 * sizeof(ULONG64));
     Frame[8] = (ULONG64)KiStartSystemThread;
-    Thread->KernelStack = Frame;
-    KiThreads[Index] = Thread;
+    Thread->Tcb.KernelStack = Frame;
+    KiThreads[Index] = &Thread->Tcb;
     KiThreadCount = Index + 1;
     return STATUS_SUCCESS;
 }
@@ -203,7 +211,8 @@ ULONG64 KeQueryTickCount(void)
 void KiInitializeProcessor(LOADER_PARAMETER_BLOCK *LoaderBlock, ULONG Number)
 {
     PKPRCB Prcb = KeGetCurrentPrcb();
-    PKTHREAD Idle = &KiIdleThread[Number];
+    PETHREAD Ethread = &KiIdleThread[Number];
+    PKTHREAD Idle = &Ethread->Tcb;
     static const char Vendor[] = "GenuineIntel";
 
     (void)LoaderBlock;
@@ -215,9 +224,9 @@ void KiInitializeProcessor(LOADER_PARAMETER_BLOCK *LoaderBlock, ULONG Number)
     Prcb->CpuType = 6;
     Prcb->Context = Prcb->ContextFrame;
     memcpy(Prcb->VendorString, Vendor, sizeof(Vendor));
-    KiInitializeThread(Idle, Number, Number);
-    Idle->UniqueProcess = 0;
-    Idle->UniqueThread = 0;
+    KiInitializeThread(Ethread, Number, Number);
+    Ethread->Cid.UniqueProcess = NULL;
+    Ethread->Cid.UniqueThread = NULL;
     Idle->State = 2;
     Prcb->IdleThread = Idle;
     Prcb->CurrentThread = Idle;
@@ -252,10 +261,11 @@ static void PsInitSystem(LOADER_PARAMETER_BLOCK *LoaderBlock)
     static const char Name[] = "System";
 
     InitializeListHead(&PsActiveProcessHead);
-    KiInitialProcess.Header[0] = 3;
-    KiInitialProcess.DirectoryTableBase = LoaderBlock->Cr3;
-    KiInitialProcess.UniqueProcessId = 4;
+    KiInitialProcess.Pcb.Header.Type = 3;
+    KiInitialProcess.Pcb.DirectoryTableBase = LoaderBlock->Cr3;
+    KiInitialProcess.UniqueProcessId = (PVOID)4;
     memcpy(KiInitialProcess.ImageFileName, Name, sizeof(Name));
+    InitializeListHead(&KiInitialProcess.Pcb.ThreadListHead);
     InitializeListHead(&KiInitialProcess.ThreadListHead);
     InsertTailList(&PsActiveProcessHead, &KiInitialProcess.ActiveProcessLinks);
     PsInitialSystemProcess = &KiInitialProcess;

@@ -70,6 +70,8 @@ _Static_assert(sizeof(LEDGER_SITE) == 0x40, "LEDGER_SITE");
 
 /* ---- processors ---- */
 typedef struct _KTHREAD KTHREAD, *PKTHREAD;
+typedef struct _KPROCESS KPROCESS, *PKPROCESS;
+typedef struct _ETHREAD ETHREAD, *PETHREAD;
 typedef struct _EPROCESS EPROCESS, *PEPROCESS;
 
 typedef struct _KPRCB {
@@ -121,65 +123,118 @@ CHECK_OFFSET(KPCR, Irql, 0x50);
 CHECK_OFFSET(KPCR, Prcb, 0x180);
 
 /* ---- threads and processes ---- */
+typedef struct _DISPATCHER_HEADER {
+    UCHAR Type; /* 3 process, 6 thread */
+    UCHAR Signalling;
+    UCHAR Size;
+    UCHAR Reserved1;
+    LONG SignalState;
+    LIST_ENTRY WaitListHead;
+} DISPATCHER_HEADER;
+
+typedef struct _KAPC_STATE {
+    LIST_ENTRY ApcListHead[2]; /* 00 */
+    PKPROCESS Process;         /* 20 */
+    UCHAR InProgressFlags;
+    UCHAR KernelApcPending;
+    UCHAR UserApcPendingAll;
+} KAPC_STATE;
+
+typedef struct _CLIENT_ID {
+    PVOID UniqueProcess;
+    PVOID UniqueThread;
+} CLIENT_ID;
+
 struct _KTHREAD {
-    UCHAR Header[0x18];      /* 000 DISPATCHER_HEADER: type 6 */
-    PVOID SListFaultAddress; /* 018 */
-    ULONG64 QuantumTarget;   /* 020 */
-    PVOID InitialStack;      /* 028 */
-    PVOID StackLimit;        /* 030 */
-    PVOID StackBase;         /* 038 */
-    UCHAR Reserved040[0x18];
-    PVOID KernelStack;       /* 058 */
-    UCHAR Reserved060[0x58];
-    PEPROCESS ApcProcess;    /* 0B8 ApcState.Process */
-    UCHAR Reserved0C0[0x30];
-    PVOID Teb;               /* 0F0 */
+    DISPATCHER_HEADER Header;   /* 000 */
+    PVOID SListFaultAddress;    /* 018 */
+    ULONG64 QuantumTarget;      /* 020 */
+    PVOID InitialStack;         /* 028 */
+    PVOID volatile StackLimit;  /* 030 */
+    PVOID StackBase;            /* 038 */
+    ULONG64 ThreadLock;         /* 040 */
+    ULONG64 CycleTime;          /* 048 */
+    ULONG CurrentRunTime;       /* 050 */
+    ULONG ExpectedRunTime;      /* 054 */
+    PVOID KernelStack;          /* 058 */
+    UCHAR Reserved060[0x38];
+    KAPC_STATE ApcState;        /* 098 */
+    UCHAR Reserved0C8[0x28];
+    PVOID Teb;                  /* 0F0 */
     UCHAR Reserved0F8[0x8C];
-    UCHAR State;             /* 184 2 running, 5 waiting */
+    UCHAR State;                /* 184 2 running, 5 waiting */
     UCHAR Reserved185[0x9B];
-    PEPROCESS Process;       /* 220 */
+    PKPROCESS Process;          /* 220 */
     UCHAR Reserved228[0x1C];
-    ULONG NextProcessor;     /* 244 */
+    ULONG NextProcessor;        /* 244 */
     UCHAR Reserved248[0x40];
-    ULONG64 WakeTick;        /* 288 practice only */
-    ULONG Affinity;          /* 290 practice only */
+    ULONG64 WakeTick;           /* 288 practice only */
+    ULONG Affinity;             /* 290 practice only */
     UCHAR Reserved294[0x64];
     LIST_ENTRY ThreadListEntry; /* 2F8 */
-    UCHAR Reserved308[0x148];
-    KSTART_ROUTINE *StartAddress; /* 450 from here on _ETHREAD */
-    PVOID StartContext;      /* 458 practice only */
-    UCHAR Reserved460[0x18];
-    ULONG64 UniqueProcess;   /* 478 Cid */
-    ULONG64 UniqueThread;    /* 480 */
-    UCHAR Reserved488[0x78];
+    UCHAR Reserved308[0x128];
 };
 CHECK_OFFSET(KTHREAD, KernelStack, 0x58);
-CHECK_OFFSET(KTHREAD, ApcProcess, 0xB8);
+CHECK_OFFSET(KTHREAD, ApcState.Process, 0xB8);
 CHECK_OFFSET(KTHREAD, State, 0x184);
 CHECK_OFFSET(KTHREAD, Process, 0x220);
 CHECK_OFFSET(KTHREAD, ThreadListEntry, 0x2F8);
-CHECK_OFFSET(KTHREAD, StartAddress, 0x450);
-CHECK_OFFSET(KTHREAD, UniqueProcess, 0x478);
 
-struct _EPROCESS {
-    UCHAR Header[0x18];         /* 000 DISPATCHER_HEADER: type 3 */
+struct _ETHREAD {
+    KTHREAD Tcb;                  /* 000 */
+    ULONG64 CreateTime;           /* 430 */
+    ULONG64 ExitTime;             /* 438 */
+    UCHAR Reserved440[0x10];
+    KSTART_ROUTINE *StartAddress; /* 450 */
+    PVOID StartContext;           /* 458 practice only */
+    UCHAR Reserved460[0x18];
+    CLIENT_ID Cid;                /* 478 */
+    UCHAR Reserved488[0x48];
+    PVOID Win32StartAddress;      /* 4D0 */
+    UCHAR Reserved4D8[0x10];
+    LIST_ENTRY ThreadListEntry;   /* 4E8 */
+    UCHAR Reserved4F8[0x58];
+};
+CHECK_OFFSET(ETHREAD, StartAddress, 0x450);
+CHECK_OFFSET(ETHREAD, Cid, 0x478);
+CHECK_OFFSET(ETHREAD, ThreadListEntry, 0x4E8);
+
+struct _KPROCESS {
+    DISPATCHER_HEADER Header;   /* 000 */
     LIST_ENTRY ProfileListHead; /* 018 */
     ULONG64 DirectoryTableBase; /* 028 */
     LIST_ENTRY ThreadListHead;  /* 030 */
-    UCHAR Reserved040[0x400];
-    ULONG64 UniqueProcessId;    /* 440 */
+    UCHAR Reserved040[0x348];
+    ULONG64 UserDirectoryTableBase; /* 388 */
+    UCHAR Reserved390[0xA8];
+};
+CHECK_OFFSET(KPROCESS, UserDirectoryTableBase, 0x388);
+
+struct _EPROCESS {
+    KPROCESS Pcb;               /* 000 */
+    ULONG64 ProcessLock;        /* 438 */
+    PVOID UniqueProcessId;      /* 440 */
     LIST_ENTRY ActiveProcessLinks; /* 448 */
-    UCHAR Reserved458[0xF8];
+    UCHAR Reserved458[0xC0];
+    PVOID WoW64Process;         /* 518 */
+    PVOID SectionBaseAddress;   /* 520 */
+    UCHAR Reserved528[0x18];
+    PVOID InheritedFromUniqueProcessId; /* 540 */
+    UCHAR Reserved548[0x8];
     PVOID Peb;                  /* 550 */
     UCHAR Reserved558[0x50];
     UCHAR ImageFileName[15];    /* 5A8 */
     UCHAR PriorityClass;
-    UCHAR Reserved5B8[0x48];
+    UCHAR Reserved5B8[0x28];
+    LIST_ENTRY ThreadListHead;  /* 5E0 */
+    ULONG ActiveThreads;        /* 5F0 */
+    UCHAR Reserved5F4[0x4C];
 };
 CHECK_OFFSET(EPROCESS, UniqueProcessId, 0x440);
 CHECK_OFFSET(EPROCESS, ActiveProcessLinks, 0x448);
 CHECK_OFFSET(EPROCESS, Peb, 0x550);
 CHECK_OFFSET(EPROCESS, ImageFileName, 0x5A8);
+CHECK_OFFSET(EPROCESS, ThreadListHead, 0x5E0);
 
 /* ---- loaded images ---- */
 typedef struct _KLDR_DATA_TABLE_ENTRY {
@@ -207,6 +262,24 @@ typedef struct _KLDR_DATA_TABLE_ENTRY {
 } KLDR_DATA_TABLE_ENTRY;
 CHECK_OFFSET(KLDR_DATA_TABLE_ENTRY, BaseDllName, 0x58);
 CHECK_OFFSET(KLDR_DATA_TABLE_ENTRY, TimeDateStamp, 0x9C);
+
+/* The user-mode sibling: same place for the fields both have. Clients look it up by name. */
+typedef struct _LDR_DATA_TABLE_ENTRY {
+    LIST_ENTRY InLoadOrderLinks;           /* 00 */
+    LIST_ENTRY InMemoryOrderLinks;         /* 10 */
+    LIST_ENTRY InInitializationOrderLinks; /* 20 */
+    PVOID DllBase;                         /* 30 */
+    PVOID EntryPoint;                      /* 38 */
+    ULONG SizeOfImage;                     /* 40 */
+    UNICODE_STRING FullDllName;            /* 48 */
+    UNICODE_STRING BaseDllName;            /* 58 */
+    ULONG Flags;                           /* 68 */
+    USHORT ObsoleteLoadCount;              /* 6C */
+    USHORT TlsIndex;                       /* 6E */
+    LIST_ENTRY HashLinks;                  /* 70 */
+    ULONG TimeDateStamp;                   /* 80 */
+} LDR_DATA_TABLE_ENTRY;
+CHECK_OFFSET(LDR_DATA_TABLE_ENTRY, BaseDllName, 0x58);
 
 /* ---- variables ---- */
 extern LOADER_PARAMETER_BLOCK *KeLoaderBlock;
