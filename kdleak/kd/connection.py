@@ -9,14 +9,19 @@ Host role: ``net:port=50000,key=a.b.c.d[,target=IP]``, ``com:port=COM1[,baud=115
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn, Union
 
 from kdleak.errors import BadConnection
+from kdleak.kd.devices import open_device, open_windows_pipe
 from kdleak.kd.kdnet_crypto import KdnetKey
+from kdleak.kd.kdnet_link import KdnetHost, KdnetTarget
 from kdleak.kd.link import HostLink, TargetLink
+from kdleak.kd.media import Medium, connect_tcp, connect_unix, listen_tcp, listen_unix
+from kdleak.kd.serial_link import SerialHost, SerialTarget
 
 _EXAMPLES = (
     "use net:port=50000,key=a.b.c.d, com:port=COM1,baud=115200, com:pipe,port=PIPE "
@@ -90,7 +95,8 @@ class TcpConnection:
         return f"com:listen={self.port}"
 
 
-Connection = Union[NetConnection, DeviceConnection, PipeConnection, TcpConnection]
+StreamConnection = Union[DeviceConnection, PipeConnection, TcpConnection]
+Connection = Union[NetConnection, StreamConnection]
 
 
 def _refuse(came_back: str, next_step: str = _EXAMPLES) -> NoReturn:
@@ -183,7 +189,11 @@ def open_host(
         UnsupportedTarget: this kind of stream does not work on this system.
         MissingDependency: the stream needs a package that is not installed.
     """
-    raise NotImplementedError
+    if isinstance(connection, str):
+        connection = parse_connection(connection)
+    if isinstance(connection, NetConnection):
+        return KdnetHost(connection.port, connection.key, target=connection.target, clock=clock)
+    return SerialHost(_host_stream(connection), clock=clock)
 
 
 def open_target(
@@ -194,4 +204,38 @@ def open_target(
     Raises:
         As ``open_host``.
     """
-    raise NotImplementedError
+    if isinstance(connection, str):
+        connection = parse_connection(connection)
+    if isinstance(connection, NetConnection):
+        return KdnetTarget(
+            connection.host or "127.0.0.1",
+            connection.port,
+            connection.key,
+            source_port=connection.source,
+            clock=clock,
+        )
+    return SerialTarget(_target_stream(connection), clock=clock)
+
+
+def _host_stream(connection: StreamConnection) -> Medium:
+    where = connection.where
+    if isinstance(connection, DeviceConnection):
+        return open_device(where, connection.device, connection.baud)
+    if isinstance(connection, PipeConnection):
+        if os.name == "nt":
+            return open_windows_pipe(where, connection.path)
+        return connect_unix(where, connection.path)
+    if connection.host:
+        return connect_tcp(where, connection.host, connection.port)
+    return listen_tcp(where, connection.port)
+
+
+def _target_stream(connection: StreamConnection) -> Medium:
+    where = connection.where
+    if isinstance(connection, DeviceConnection):
+        return open_device(where, connection.device, connection.baud)
+    if isinstance(connection, PipeConnection):
+        return listen_unix(where, connection.path)
+    if connection.host:
+        return connect_tcp(where, connection.host, connection.port)
+    return listen_tcp(where, connection.port, "127.0.0.1")

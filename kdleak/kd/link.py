@@ -37,13 +37,15 @@ class Link(Protocol):
 
     Attributes:
         where: the medium as the user named it, never with a key: ``net:port=50000``.
-        statistics: counters; also readable through properties of the same names.
         max_read: bytes of memory that one read request may ask for on this link.
     """
 
     where: str
-    statistics: Statistics
     max_read: int
+
+    @property
+    def statistics(self) -> Statistics:
+        """Counters since the link was opened."""
 
     def receive(self, timeout: float | None) -> Packet | None:
         """The next data packet in order; None when ``timeout`` seconds are over.

@@ -125,8 +125,12 @@ MAX_PAYLOAD = 0x2000
 
 MANIPULATE_SIZE = 56
 STATE_CHANGE_SIZE = 0xF0
-CONTEXT_SIZES = {Machine.AMD64: 0x4D0, Machine.I386: 0x2CC, Machine.ARM64: 0x390}
-CONTEXT_PROGRAM_COUNTER = {Machine.AMD64: 0xF8, Machine.I386: 0xB8, Machine.ARM64: 0x108}
+CONTEXT_SIZES: dict[int, int] = {Machine.AMD64: 0x4D0, Machine.I386: 0x2CC, Machine.ARM64: 0x390}
+CONTEXT_PROGRAM_COUNTER: dict[int, int] = {
+    Machine.AMD64: 0xF8,
+    Machine.I386: 0xB8,
+    Machine.ARM64: 0x108,
+}
 """Byte offset of Rip, Eip or Pc in CONTEXT."""
 
 _MANIPULATE = struct.Struct("<IHHI4x40s")
@@ -199,7 +203,7 @@ def parse_manipulate(payload: bytes) -> Manipulate:
     return Manipulate(api, level, processor, status, union, payload[MANIPULATE_SIZE:])
 
 
-def build_manipulate(
+def build_manipulate(  # noqa: PLR0917 - the order of the structure
     api: int,
     processor: int = 0,
     union: bytes = b"",

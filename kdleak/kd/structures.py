@@ -141,7 +141,7 @@ RESPONSE = Struct(
 """KDNET, host to target: 322 bytes. The whole of it goes into the data key."""
 
 
-def parse_structure(structure: Any, name: str, raw: bytes) -> Any:
+def parse_structure(structure: Any, name: str, raw: bytes) -> Any:  # noqa: ANN401
     """Parse ``raw`` with a structure of this module.
 
     Raises:
