@@ -31,9 +31,9 @@ def colour_allowed(stream: TextIO) -> bool:
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
 
 
-def palette() -> Palette:
-    """The colours of results on stdout."""
-    return ANSI if colour_allowed(sys.stdout) else PLAIN
+def palette(output: Optional[Path] = None) -> Palette:
+    """The colours of a result on stdout; none for one that goes to a file."""
+    return ANSI if output is None and colour_allowed(sys.stdout) else PLAIN
 
 
 def width() -> int:

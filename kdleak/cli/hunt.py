@@ -152,7 +152,7 @@ def command(
         else render_hunt(
             result,
             width=console.width(),
-            style=console.palette() if output is None else console.PLAIN,
+            style=console.palette(output),
             top=top,
         )
     )

@@ -96,7 +96,7 @@ def command(
         else render_rank(
             result,
             width=console.width(),
-            style=console.palette() if output is None else console.PLAIN,
+            style=console.palette(output),
             top=top,
         )
     )

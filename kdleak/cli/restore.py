@@ -16,7 +16,7 @@ from kdleak.report.text import render_restore
 from kdleak.restore import restore
 
 
-class _Value(click.ParamType):
+class _Value(click.ParamType[int]):
     name = "value"
 
     def convert(

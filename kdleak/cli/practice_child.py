@@ -1,0 +1,123 @@
+"""The practice kernel as a process of its own, for the demo and the benchmark."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from kdleak.cli.target_options import KEY_VARIABLE
+from kdleak.errors import KdleakError
+
+_END_SECONDS = 20.0
+
+
+class PracticeFailed(KdleakError):
+    """The practice kernel's process did not do what it is for."""
+
+
+@dataclass
+class PracticeChild:
+    """A running practice kernel.
+
+    Attributes:
+        port: UDP port a debugger listens on to meet it.
+        key: KDNET key, made for this run; never print it.
+        process: the process.
+        result: what it printed at its end, as parsed JSON; empty before.
+    """
+
+    port: int
+    key: str = field(repr=False)
+    process: subprocess.Popen[bytes]
+    result: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def connection(self) -> str:
+        """What ``-k`` takes; holds the key."""
+        return f"net:port={self.port},key={self.key}"
+
+    @property
+    def public_connection(self) -> str:
+        """The same, fit for output."""
+        return f"net:port={self.port},key=..."
+
+
+@contextmanager
+def practice_child(*, seed: int, rate: float, build: int = 22621) -> Iterator[PracticeChild]:
+    """Run a practice kernel on loopback KDNET for the body.
+
+    Raises:
+        PracticeFailed: it ended by itself, or would not end.
+    """
+    port = free_udp_port()
+    key = ".".join(_base36(secrets.randbits(63)) for _ in range(4))
+    command = [sys.executable, "-m", "kdleak", "practice", "--until-eof", "--json"]
+    command += ["--kdnet", f"127.0.0.1:{port}", "--seed", str(seed)]
+    command += ["--rate", f"{rate:g}", "--build", str(build)]
+    with (
+        tempfile.TemporaryFile() as complaints,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            # The key goes by the environment: command lines can be read by every user.
+            env={**os.environ, KEY_VARIABLE: key},
+            # Ctrl+C is for the hunt, which has to disarm while its target still runs.
+            start_new_session=os.name != "nt",
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+        ) as process,
+    ):
+        child = PracticeChild(port, key, process)
+        try:
+            yield child
+            try:
+                output, _ = process.communicate(b"", timeout=_END_SECONDS)
+            except subprocess.TimeoutExpired as error:
+                raise PracticeFailed(
+                    "ending the practice kernel", f"it did not end in {_END_SECONDS:g} s"
+                ) from error
+            if process.returncode != 0:
+                complaints.seek(0)
+                raise PracticeFailed(
+                    "running the practice kernel",
+                    complaints.read().decode("utf-8", "replace").strip()[-500:]
+                    or f"it ended with code {process.returncode}",
+                    "run `kdleak practice --kdnet 127.0.0.1:50000 --key 1.2.3.4` by itself",
+                )
+            child.result = json.loads(output)
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def free_udp_port() -> int:
+    """A UDP port nobody listens on, from the range KDNET uses first."""
+    for port in range(50000, 50040):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.bind(("0.0.0.0", port))  # noqa: S104 - what the debugger will bind
+            except OSError:
+                continue
+            return port
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("0.0.0.0", 0))  # noqa: S104
+        return int(probe.getsockname()[1])
+
+
+def _base36(number: int) -> str:
+    digits = "0123456789abcdefghijklmnopqrstuvwxyz"
+    text = ""
+    while number:
+        number, digit = divmod(number, 36)
+        text = digits[digit] + text
+    return text or "0"
