@@ -16,26 +16,25 @@ from kdleak.report.text import render_restore
 from kdleak.restore import restore
 
 
-class _Value(click.ParamType[int]):
-    name = "value"
-
-    def convert(
-        self, value: object, param: Optional[click.Parameter], ctx: Optional[click.Context]
-    ) -> int:
-        try:
-            number = int(str(value), 0)
-        except ValueError:
-            number = -1
-        if not 0 <= number <= 0xFFFFFFFF:
-            self.fail(f"{value!r} is not a 32-bit value such as 0xffffff0f", param, ctx)
-        return number
+def _value(ctx: click.Context, param: click.Parameter, value: Optional[str]) -> Optional[int]:
+    """A 32-bit value as a person writes it."""
+    if value is None:
+        return None
+    try:
+        number = int(value, 0)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 0xFFFFFFFF:
+        raise click.BadParameter("not a 32-bit value such as 0xffffff0f", ctx, param)
+    return number
 
 
 @click.command("restore")
 @target_options
 @click.option(
     "--value",
-    type=_Value(),
+    callback=_value,
+    metavar="VALUE",
     help="Write this value when no journal entry knows the original one (0xffffff0f on a stock "
     "system).",
 )
