@@ -227,4 +227,5 @@ def _growth_words(tag: str, growth: Optional[TagGrowth]) -> Tuple[str, ...]:
                 f"in {growth.seconds:.0f} s."
             ),
         )
-    return (f"Meanwhile tag '{tag}' did not grow ({growth.bytes:+,} bytes).",)
+    change = f" but shrank by {-growth.bytes:,} bytes" if growth.bytes else ""
+    return (f"Meanwhile tag '{tag}' did not grow{change}.",)

@@ -1,0 +1,227 @@
+"""The hunt as text: the verdict in words first, the safety line last."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from kdleak.errors import format_address
+from kdleak.model import Pool, Stack, TargetInfo
+from kdleak.pool_hit_tag import SYMBOL
+from kdleak.report.page import Page, column_widths, number, signed, unknown
+from kdleak.report.palette import PLAIN, Palette
+from kdleak.report.rank_text import rank_table
+from kdleak.result import (
+    CallSite,
+    CheckStatus,
+    Completeness,
+    DisarmState,
+    DisarmStatus,
+    HuntResult,
+    Judgement,
+)
+
+_ROLES = {
+    Judgement.ACCUSED: "bad",
+    Judgement.SUSPECTED: "warn",
+    Judgement.CLEARED: "good",
+    Judgement.TOO_FEW: "quiet",
+    Judgement.FREES_ONLY: "quiet",
+}
+
+
+def render_hunt(
+    result: HuntResult, *, width: int = 100, style: Palette = PLAIN, top: int = 10
+) -> str:
+    """A hunt as text.
+
+    Args:
+        result: whole or partial.
+        width: characters per line.
+        style: colours; ``PLAIN`` writes no escape sequence.
+        top: call sites to show.
+
+    Returns:
+        The text; the safety line is the last one. Ends with a newline.
+    """
+    page = Page(width, style)
+    tag = f"'{result.tag}'" if result.tag is not None else "no tag"
+    page.line(f"Hunt of {tag} in {result.where} ({target_words(result.target)}, {result.engine})")
+    page.heading("Verdict")
+    for sentence in result.verdict:
+        page.paragraph(sentence, hanging=2, role="bad" if result.accused else "")
+    _ending(page, result)
+    if result.sites:
+        _sites(page, result.sites, top)
+        _stack_of_top(page, result)
+    if result.checklist:
+        _checklist(page, result)
+    if result.rank is not None and result.rank.rows:
+        page.heading("Ranking that picked the tag")
+        page.paragraph(result.tag_reason)
+        rank_table(page, result.rank, top=min(top, 5))
+    _growth(page, result)
+    if result.change is not None:
+        _watched(page, result.completeness)
+        _pairing(page, result)
+    notes(page, "Missing", result.completeness.gaps)
+    notes(page, "Remarks", (*result.remarks, *result.disarm.remarks))
+    if result.change is not None:
+        change = result.change
+        page.heading("Changed in the target")
+        page.paragraph(
+            f"{SYMBOL} at {format_address(change.address)}: 0x{change.original:08x} to "
+            f"0x{change.armed:08x} ({result.tag}), {change.times_armed} "
+            f"time{'' if change.times_armed == 1 else 's'}, and back."
+        )
+    page.line("")
+    safety(page, result.disarm)
+    return page.text()
+
+
+def target_words(target: TargetInfo) -> str:
+    """One clause for the target: ``build 26100 x64``."""
+    return f"build {target.build} {target.architecture.value}"
+
+
+def safety(page: Page, state: DisarmState) -> None:
+    """The repair commands where they are needed, then the safety line."""
+    for command in state.repair:
+        page.whole(f"  {command}", "bad")
+    role = "good" if state.safe else "bad"
+    page.whole(state.sentence(), role if state.status is not DisarmStatus.NOT_NEEDED else "quiet")
+
+
+def notes(page: Page, title: str, sentences: Sequence[str]) -> None:
+    """A list of sentences under a title; nothing when there are none."""
+    if sentences:
+        page.heading(title)
+        for sentence in sentences:
+            page.paragraph(f"- {sentence}", hanging=2)
+
+
+def stack_lines(page: Page, stack: Stack) -> None:
+    """The frames of a stack, one per line, and why it ends early if it does."""
+    for index, frame in enumerate(stack.frames):
+        page.line(f"  {index:3} {format_address(frame.address)} {frame.symbol}")
+    if stack.end.name not in ("COMPLETE", "USER_MODE"):
+        page.line(f"      (ends here: {stack.end.value})", plain=False)
+
+
+def _ending(page: Page, result: HuntResult) -> None:
+    text = f"The hunt ended because of: {result.stop_reason.value}."
+    if result.error:
+        text += f" {result.error}"
+    page.paragraph(text, hanging=2)
+    if result.stop is not None:
+        stop = result.stop
+        detail = f", {stop.detail}" if stop.detail else ""
+        page.heading("The target waits for you")
+        page.paragraph(
+            f"{stop.kind.value} (code 0x{stop.code:08x}{detail}) at "
+            f"{format_address(stop.program_counter)}, processor {stop.processor}. It is left "
+            "stopped; look at it in a debugger, then let it run.",
+            role="warn",
+        )
+        stack_lines(page, result.stop_stack)
+
+
+def _sites(page: Page, sites: Sequence[CallSite], top: int) -> None:
+    shown = sites[:top]
+    titles = ("Outstanding", "Blocks", "Allocs", "Frees")
+    rows = [
+        (
+            unknown(site.outstanding_bytes, site.outstanding_unsized),
+            unknown(site.outstanding, site.unaddressed),
+            number(site.allocs),
+            number(site.frees),
+        )
+        for site in shown
+    ]
+    widths = column_widths(titles, rows)
+    more = f" (top {len(shown)} of {len(sites)})" if len(sites) > len(shown) else ""
+    page.heading(f"Call sites{more}")
+    page.row(titles, widths, "Call site")
+    for site, row in zip(shown, rows):
+        page.row(row, widths, str(site.frame.symbol), _ROLES[site.judgement])
+        page.paragraph(f"{site.judgement.value}: {site.sentence}", indent=6, hanging=2)
+        if site.blame.address != site.frame.address:
+            page.paragraph(f"on behalf of {site.blame.symbol}", indent=6, hanging=2)
+
+
+def _stack_of_top(page: Page, result: HuntResult) -> None:
+    site = result.accused or result.sites[0]
+    often = ""
+    if site.distinct_stacks > 1:
+        often = f", the commonest of {site.distinct_stacks}"
+    page.heading(f"Stack of {site.frame.symbol}{often}")
+    stack_lines(page, site.stack)
+
+
+def _checklist(page: Page, result: HuntResult) -> None:
+    page.heading("No hits: what may be the reason")
+    roles = {CheckStatus.LIKELY: "bad", CheckStatus.POSSIBLE: "warn", CheckStatus.RULED_OUT: ""}
+    for check in result.checklist:
+        page.paragraph(
+            f"{check.status.value + ':':10} {check.question}: {check.evidence}.",
+            hanging=11,
+            role=roles[check.status],
+        )
+
+
+def _growth(page: Page, result: HuntResult) -> None:
+    growth = result.growth
+    if growth is None or result.tag is None:
+        return
+    page.heading(f"Counters of '{result.tag}' over {growth.seconds:.0f} s")
+    titles = ("Pool", "Allocs", "Frees", "Outstanding", "Bytes", "Growth")
+    rows = []
+    for pool in Pool:
+        before, after = growth.before.of(pool), growth.after.of(pool)
+        rows.append(
+            (
+                pool.value,
+                signed(after.allocs - before.allocs),
+                signed(after.frees - before.frees),
+                number(after.outstanding),
+                number(after.bytes),
+                signed(growth.bytes_in(pool)),
+            )
+        )
+    widths = column_widths(titles, rows)
+    page.row(titles, widths, "")
+    for row in rows:
+        page.row(row, widths, "")
+
+
+def _watched(page: Page, done: Completeness) -> None:
+    page.heading("Watched")
+    text = (
+        f"{done.hits:,} hits in {done.seconds:.1f} s; armed {done.share_watched:.0%} of the time"
+        f" in {done.bursts} burst{'' if done.bursts == 1 else 's'}; target stopped "
+        f"{done.share_stopped:.0%} of the time"
+    )
+    if done.requests and done.hits:
+        text += f"; {done.requests:,} requests in all"
+    page.paragraph(text + ".", hanging=2)
+    for count, words in (
+        (done.late_hits, "arrived after a disarm"),
+        (done.broken_stacks, "have a stack that ends early"),
+        (done.unaddressed, "have no known block address"),
+        (done.unsized, "have no known block size"),
+    ):
+        if count:
+            page.paragraph(f"{count:,} of the hits {words}.")
+
+
+def _pairing(page: Page, result: HuntResult) -> None:
+    pairing = result.pairing
+    parts = [f"{pairing.paired:,} frees matched to their allocation"]
+    for count, words in (
+        (pairing.frees_of_older, "frees of blocks from before the watch"),
+        (pairing.frees_unaddressed, "frees of unknown address"),
+        (pairing.replaced, "blocks freed unseen (their address came again)"),
+        (pairing.unwatched, "blocks out of sight in a pause"),
+    ):
+        if count:
+            parts.append(f"{count:,} {words}")
+    page.paragraph("; ".join(parts) + ".", hanging=2)
