@@ -130,10 +130,12 @@ def boot_system(
     gdt, idt, pcr = _write_processor_tables(space, addresses, images[0], processors)
     block = addresses.system
     space.map_new(block, 2 * PAGE_SIZE, READ_WRITE)
-    head = _write_module_list(space, block + 0x400, images)
+    head, late = _write_module_list(
+        space, block + 0x400, images, last_is_late=workload.late_driver_at_tick > 0
+    )
     space.write(
         block,
-        _loader_block(space, addresses, images, head, pcr, seed=seed, workload=workload),
+        _loader_block(space, addresses, images, (head, late), pcr, seed=seed, workload=workload),
     )
     return BootedSystem(
         space=space,
@@ -218,17 +220,26 @@ def _write_processor_tables(
     return gdt, idt, tuple(pcr)
 
 
-def _write_module_list(space: AddressSpace, at: int, images: tuple[LoadedImage, ...]) -> int:
-    """KLDR_DATA_TABLE_ENTRY of every image, in a circle through a list head at ``at``."""
+def _write_module_list(
+    space: AddressSpace, at: int, images: tuple[LoadedImage, ...], *, last_is_late: bool
+) -> tuple[int, int]:
+    """KLDR_DATA_TABLE_ENTRY of every image, in a circle through a list head at ``at``.
+
+    Returns:
+        The list head, and the entry of a driver that is loaded later (0 for none); that one is
+        not in the circle yet.
+    """
     entries = [at + 0x20 + 0x300 * index for index in range(len(images))]
-    ring = [at, *entries, at]
+    late = entries[-1] if last_is_late else 0
+    ring = [at, *(entries[:-1] if late else entries), at]
     space.write(at, struct.pack("<QQ", ring[1], ring[-2]))
-    for index, image in enumerate(images):
-        entry = entries[index]
+    for entry, image in zip(entries, images, strict=True):
         full, base = image.path.encode("utf-16-le"), image.file_name.encode("utf-16-le")
         full_at, base_at = entry + 0xA0, entry + 0xA0 + len(full) + 2
         record = bytearray(0xA0)
-        struct.pack_into("<QQ", record, 0x00, ring[index + 2], ring[index])
+        if entry != late:
+            place = ring.index(entry)
+            struct.pack_into("<QQ", record, 0x00, ring[place + 1], ring[place - 1])
         struct.pack_into("<QI", record, 0x10, *image.exception_table)
         struct.pack_into("<QQI", record, 0x30, image.base, image.entry_point, image.size)
         struct.pack_into("<HHxxxxQ", record, 0x48, len(full), len(full) + 2, full_at)
@@ -237,24 +248,24 @@ def _write_module_list(space: AddressSpace, at: int, images: tuple[LoadedImage, 
         struct.pack_into("<I", record, 0x78, image.checksum)
         struct.pack_into("<II", record, 0x98, image.size, image.timestamp)
         space.write(entry, bytes(record) + full + b"\0\0" + base + b"\0\0")
-    return at
+    return at, late
 
 
 def _loader_block(
     space: AddressSpace,
     addresses: AddressMap,
     images: tuple[LoadedImage, ...],
-    module_list: int,
+    module_list: tuple[int, int],
     pcr: tuple[int, ...],
     *,
     seed: int,
     workload: Workload,
 ) -> bytes:
     pages = space.memory.size // PAGE_SIZE
-    block = bytearray(0x118)
+    block = bytearray(0x128)
     struct.pack_into(
         "<9Q", block, 0x00,
-        0x4B444C4B, images[0].base, images[0].size, module_list, space.pte_base,
+        0x4B444C4B, images[0].base, images[0].size, module_list[0], space.pte_base,
         space.next_frame, pages, addresses.pools[0], POOL_PAGES[0],
     )  # fmt: skip
     struct.pack_into(
@@ -267,10 +278,11 @@ def _loader_block(
         workload.tracker_rows, workload.expansion_rows, workload.big_page_rows, addresses.ledger,
         _SYSTEM_TIME_BASE, workload.tick_length, space.root, pages,
     )  # fmt: skip
-    entries = [image.entry_point for image in images[1:]]
+    entries = [image.entry_point for image in (images[1:-1] if module_list[1] else images[1:])]
     struct.pack_into(f"<{len(entries)}Q", block, 0xC0, *entries)
     struct.pack_into(
-        "<3Q", block, 0x100,
+        "<5Q", block, 0x100,
         workload.counter_bias, workload.population, workload.background_operations,
+        workload.late_driver_at_tick, module_list[1],
     )  # fmt: skip
     return bytes(block)

@@ -46,6 +46,7 @@ class MachineStop:
         address: of the instruction.
         parameters: exception information.
         thread: KTHREAD address.
+        loaded: the image that was just loaded, when that is why it stopped; ``code`` is 0 then.
     """
 
     processor: int
@@ -53,6 +54,7 @@ class MachineStop:
     address: int
     parameters: tuple[int, ...]
     thread: int
+    loaded: LoadedImage | None = None
 
 
 class PracticeMachine:
@@ -237,7 +239,7 @@ class PracticeMachine:
         event = processor.run(instructions=1)
         if event.pause is Pause.PRINT:
             self._print(event)
-        elif event.pause is Pause.EXCEPTION:
+        elif event.pause is not Pause.HALTED:
             return self._stop(processor, event)
         return MachineStop(
             processor.number,
@@ -256,18 +258,22 @@ class PracticeMachine:
             event = processor.run()
             if event.pause is Pause.HALTED:
                 return None
-            if event.pause is Pause.EXCEPTION:
+            if event.pause is Pause.PRINT:
+                self._print(event)
+            else:
                 return self._stop(processor, event)
-            self._print(event)
 
     def _print(self, event: ProcessorStop) -> None:
         if self.on_print is not None:
             self.on_print(event.text)
 
-    @staticmethod
-    def _stop(processor: Processor, event: ProcessorStop) -> MachineStop:
+    def _stop(self, processor: Processor, event: ProcessorStop) -> MachineStop:
+        loaded = None
+        if event.pause is Pause.LOAD_SYMBOLS:
+            base = int.from_bytes(self.read_virtual(event.entry + 0x30, 8), "little")
+            loaded = next(image for image in self.images if image.base == base)
         return MachineStop(
-            processor.number, event.code, event.address, event.parameters, processor.thread
+            processor.number, event.code, event.address, event.parameters, processor.thread, loaded
         )
 
     def _boot(self) -> None:

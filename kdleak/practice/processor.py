@@ -38,6 +38,7 @@ _TRAP_FLAG = 0x100
 _INTERRUPT_DEBUG_SERVICE = 0x2D
 _INTERRUPT_ASSERTION = 0x2C
 _INTERRUPT_BREAKPOINT = 3
+_SERVICE_LOAD_SYMBOLS = 3
 
 KERNEL_CODE, KERNEL_DATA, USER_DATA, USER_TEB, TASK = 0x10, 0x18, 0x2B, 0x53, 0x40
 
@@ -69,6 +70,7 @@ class Pause(enum.Enum):
     HALTED = "halted"
     EXCEPTION = "exception"
     PRINT = "print"
+    LOAD_SYMBOLS = "load symbols"
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class ProcessorStop:
         address: of the instruction that caused it.
         parameters: of an access violation: 0 read, 1 write, 8 execute; and the address.
         text: what the kernel prints.
+        entry: KLDR_DATA_TABLE_ENTRY of an image that was loaded.
     """
 
     pause: Pause
@@ -88,6 +91,7 @@ class ProcessorStop:
     address: int = 0
     parameters: tuple[int, ...] = ()
     text: bytes = b""
+    entry: int = 0
 
 
 HALTED = ProcessorStop(Pause.HALTED)
@@ -246,15 +250,22 @@ class Processor:
             self._event = ProcessorStop(Pause.EXCEPTION, STATUS_ASSERTION_FAILURE, after - 2)
             self.program_counter = after - 2
         elif vector == _INTERRUPT_DEBUG_SERVICE:
-            text = self._space.read(
-                int(uc.reg_read(x86.UC_X86_REG_RCX)), int(uc.reg_read(x86.UC_X86_REG_EDX)) & 0xFFF
-            )
-            self._event = ProcessorStop(Pause.PRINT, address=after - 2, text=text)
+            self._event = self._debug_service(after - 2)
             self.program_counter = after + 1  # over the int3 that follows every debug service
             uc.reg_write(x86.UC_X86_REG_RAX, 0)
         else:
             self._event = ProcessorStop(Pause.EXCEPTION, STATUS_ILLEGAL_INSTRUCTION, after)
         uc.emu_stop()
+
+    def _debug_service(self, address: int) -> ProcessorStop:
+        service, first, second = (
+            int(self._uc.reg_read(register))
+            for register in (x86.UC_X86_REG_EAX, x86.UC_X86_REG_RCX, x86.UC_X86_REG_EDX)
+        )
+        if service == _SERVICE_LOAD_SYMBOLS:
+            return ProcessorStop(Pause.LOAD_SYMBOLS, address=address, entry=first)
+        text = self._space.read(first, second & 0xFFF)
+        return ProcessorStop(Pause.PRINT, address=address, text=text)
 
     # ---- state ----
 

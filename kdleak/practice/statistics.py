@@ -16,7 +16,7 @@ class PracticeStatistics:
         requests: KD requests answered, by api number.
         hits_alloc: PoolHitTag breaks in nt!ExAllocateHeapPool.
         hits_free: PoolHitTag breaks in nt!ExFreeHeapPool.
-        stops: all state changes sent for exceptions, hits included.
+        stops: all state changes sent, hits and image loads included.
         prints: DbgPrint lines.
         ticks: ticks completed.
         reboots: how often the debugger rebooted the machine.

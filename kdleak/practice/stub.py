@@ -15,10 +15,12 @@ from kdleak.kd.packets import (
     Api,
     ControlReport,
     ExceptionRecord,
+    LoadSymbols,
     Machine,
     Manipulate,
     Status,
     build_exception_change,
+    build_load_symbols_change,
     build_manipulate,
     context_ex_union,
     memory_union,
@@ -29,6 +31,7 @@ from kdleak.kd.packets import (
 )
 from kdleak.kd.structures import Version, VersionFlag, build_version
 from kdleak.practice.breakpoints import BreakpointTable
+from kdleak.practice.loader import LoadedImage
 from kdleak.practice.machine import MachineStop, PracticeMachine
 from kdleak.practice.paging import NO_EXECUTE, PAGE_MASK, WRITABLE
 from kdleak.practice.processor import CONTEXT_SIZE, STATUS_SINGLE_STEP, Processor
@@ -132,7 +135,8 @@ class KdStub:
         """STATE_CHANGE64 payload of a stop; the processor in it becomes the current one."""
         self._current = stop.processor
         processor = self._processor
-        self.breakpoints.remove_range(stop.address, stop.address + _STREAM_SIZE)
+        counter = processor.program_counter
+        self.breakpoints.remove_range(counter, counter + _STREAM_SIZE)
         record = ExceptionRecord(
             code=stop.code,
             address=stop.address,
@@ -141,21 +145,36 @@ class KdStub:
         )
         return build_exception_change(
             record,
-            program_counter=processor.program_counter,
+            program_counter=counter,
             processor=stop.processor,
             processors=len(self.machine.processors),
             thread=stop.thread,
             level=_PROCESSOR_LEVEL,
-            control_report=ControlReport(
-                dr6=0xFFFF4FF0 if stop.code == STATUS_SINGLE_STEP else processor.dr6,
-                dr7=processor.dr7,
-                eflags=processor.flags,
-                instruction_stream=self.machine.read_virtual(
-                    processor.program_counter, _STREAM_SIZE
-                ),
-                report_flags=_REPORT_FLAGS,
-                segments=(0x10, 0x2B, 0x2B, 0x53),
-            ),
+            control_report=self._report(stop),
+        )
+
+    def load_change(self, stop: MachineStop, image: LoadedImage) -> bytes:
+        """STATE_CHANGE64 payload that tells of a loaded image."""
+        self._current = stop.processor
+        return build_load_symbols_change(
+            LoadSymbols(image.path, image.base, checksum=image.checksum, size=image.size),
+            program_counter=self._processor.program_counter,
+            processor=stop.processor,
+            processors=len(self.machine.processors),
+            thread=stop.thread,
+            level=_PROCESSOR_LEVEL,
+            control_report=self._report(stop),
+        )
+
+    def _report(self, stop: MachineStop) -> ControlReport:
+        processor = self._processor
+        return ControlReport(
+            dr6=0xFFFF4FF0 if stop.code == STATUS_SINGLE_STEP else processor.dr6,
+            dr7=processor.dr7,
+            eflags=processor.flags,
+            instruction_stream=self.machine.read_virtual(processor.program_counter, _STREAM_SIZE),
+            report_flags=_REPORT_FLAGS,
+            segments=(0x10, 0x2B, 0x2B, 0x53),
         )
 
     def switched_stop(self) -> MachineStop:

@@ -177,6 +177,8 @@ class PracticeTarget:
         Returns:
             The next stop when the tick is not complete yet, None when it is.
         """
+        if stop.loaded is not None and not self.link.connected:
+            return self._run_on()
         began = self._clock()
         self.statistics.stops += 1
         is_hit = self._count_hit(stop)
@@ -192,13 +194,20 @@ class PracticeTarget:
             return None
         if action is Action.STEP:
             return self.machine.step(self._stub.current)
+        return self._run_on()
+
+    def _run_on(self) -> MachineStop | None:
         began = self._clock()
         following = self.machine.tick()
         self.statistics.seconds_running += self._clock() - began
         return following
 
     def _converse(self, stop: MachineStop) -> Action:
-        if not self._send(PacketType.STATE_CHANGE64, self._stub.exception_change(stop)):
+        if stop.loaded is None:
+            change = self._stub.exception_change(stop)
+        else:
+            change = self._stub.load_change(stop, stop.loaded)
+        if not self._send(PacketType.STATE_CHANGE64, change):
             return Action.STAY
         while not self._ended():
             packet = self.link.receive(1.0)

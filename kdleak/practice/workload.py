@@ -25,6 +25,7 @@ class Workload:
         break_at_tick: leakydrv calls nt!DbgBreakPoint at this tick; 0 never.
         bug_check_at_tick: leakydrv calls nt!KeBugCheckEx at this tick; 0 never.
         print_every_ticks: leakydrv prints a line with nt!DbgPrint that often; 0 never.
+        late_driver_at_tick: busydrv is loaded at this tick instead of at boot; 0 at boot.
     """
 
     leak_requests: int = 1
@@ -41,6 +42,7 @@ class Workload:
     break_at_tick: int = 0
     bug_check_at_tick: int = 0
     print_every_ticks: int = 0
+    late_driver_at_tick: int = 0
 
     def driver_parameters(self, seed: int) -> dict[str, int]:
         """Values of the drivers' u32 parameter variables, by symbol name."""

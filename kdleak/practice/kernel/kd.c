@@ -195,13 +195,23 @@ NOINLINE ULONG DbgPrint(PCSTR Format, ...)
     return DebugService(1, Buffer, Length); /* BREAKPOINT_PRINT */
 }
 
+/* ---- image loads ---- */
+NOINLINE void DbgLoadImageSymbols(const KLDR_DATA_TABLE_ENTRY *Entry)
+{
+    DebugService(3, (PCSTR)Entry, 0); /* BREAKPOINT_LOAD_SYMBOLS */
+}
+
 /* ---- bug check ---- */
+#define DBG_STATUS_BUGCHECK_FIRST 3
+#define DBG_STATUS_BUGCHECK_SECOND 4
+
+/* The second break comes again and again: there is nothing to go back to. */
 static NOINLINE void KiBugCheckDebugBreak(ULONG Status)
 {
-    for (;;) {
+    do {
         DbgBreakPointWithStatus(Status);
         KiHalt();
-    }
+    } while (Status != DBG_STATUS_BUGCHECK_FIRST);
 }
 
 static NOINLINE void KeBugCheck2(ULONG Code, ULONG_PTR P1, ULONG_PTR P2, ULONG_PTR P3, ULONG_PTR P4)
@@ -213,7 +223,8 @@ static NOINLINE void KeBugCheck2(ULONG Code, ULONG_PTR P1, ULONG_PTR P2, ULONG_P
     KiBugCheckData[4] = P4;
     DbgPrint("\n*** Fatal System Error: 0x%x\n                       (0x%p,0x%p,0x%p,0x%p)\n\n", Code, P1,
              P2, P3, P4);
-    KiBugCheckDebugBreak(3); /* DBG_STATUS_BUGCHECK_FIRST */
+    KiBugCheckDebugBreak(DBG_STATUS_BUGCHECK_FIRST);
+    KiBugCheckDebugBreak(DBG_STATUS_BUGCHECK_SECOND);
 }
 
 void KeBugCheckEx(ULONG Code, ULONG_PTR P1, ULONG_PTR P2, ULONG_PTR P3, ULONG_PTR P4)

@@ -283,6 +283,26 @@ static void IopLoadDrivers(LOADER_PARAMETER_BLOCK *LoaderBlock)
     }
 }
 
+/* One driver may come later, to show a debugger an image load in a running system. */
+static NOINLINE void MmLoadSystemImage(KLDR_DATA_TABLE_ENTRY *Entry)
+{
+    InsertTailList(&PsLoadedModuleList, &Entry->InLoadOrderLinks);
+    DbgLoadImageSymbols(Entry);
+}
+
+NOINLINE void IopLoadLateDriver(void)
+{
+    KLDR_DATA_TABLE_ENTRY *Entry = (void *)KeLoaderBlock->LateEntry;
+    NTSTATUS (*Initialize)(PVOID, PVOID);
+
+    if (KeLoaderBlock->LateTick == 0 || KeTickCount < KeLoaderBlock->LateTick)
+        return;
+    KeLoaderBlock->LateTick = 0;
+    MmLoadSystemImage(Entry);
+    Initialize = Entry->EntryPoint;
+    Initialize(NULL, NULL);
+}
+
 /* Called by KiSystemStartup, once per processor, processor 0 first. */
 __attribute__((used)) NOINLINE void KiInitializeKernel(LOADER_PARAMETER_BLOCK *LoaderBlock,
                                                        ULONG Number)

@@ -40,10 +40,12 @@ typedef struct _LOADER_PARAMETER_BLOCK {
     ULONG64 CounterBias;        /* 100 added to allocs and frees of one tag, to see 32 bits wrap */
     ULONG64 Population;         /* 108 percent of the static population to create */
     ULONG64 BackgroundLoad;     /* 110 operations per tick of the kernel's own churn */
+    ULONG64 LateTick;           /* 118 tick at which the late driver is loaded, 0 = none */
+    ULONG64 LateEntry;          /* 120 KLDR entry of the late driver, not in the list yet */
 } LOADER_PARAMETER_BLOCK;
 CHECK_OFFSET(LOADER_PARAMETER_BLOCK, Pcr, 0x68);
 CHECK_OFFSET(LOADER_PARAMETER_BLOCK, DriverEntry, 0xC0);
-CHECK_OFFSET(LOADER_PARAMETER_BLOCK, BackgroundLoad, 0x110);
+CHECK_OFFSET(LOADER_PARAMETER_BLOCK, LateEntry, 0x120);
 
 /* ---- the ledger: ground truth for tests, kept beside the real tables ---- */
 #define LEDGER_SITES 512
@@ -327,6 +329,7 @@ void KdInitSystem(LOADER_PARAMETER_BLOCK *LoaderBlock);
 void KdCheckForDebugBreak(void);
 void DbgBreakPointWithStatus(ULONG Status);
 ULONG DebugService(ULONG Service, PCSTR Text, ULONG Length);
+void DbgLoadImageSymbols(const KLDR_DATA_TABLE_ENTRY *Entry);
 
 void MmInitSystem(LOADER_PARAMETER_BLOCK *LoaderBlock);
 BOOLEAN MiMapPages(ULONG64 Address, ULONG64 Pages);
@@ -347,6 +350,7 @@ void ExpLedgerCredit(PVOID Block, SIZE_T Bytes, ULONG Pool, PVOID Caller);
 
 void ExpCreatePopulation(LOADER_PARAMETER_BLOCK *LoaderBlock);
 void ExpStartBackgroundLoad(LOADER_PARAMETER_BLOCK *LoaderBlock);
+void IopLoadLateDriver(void);
 
 void KiInitializeProcessor(LOADER_PARAMETER_BLOCK *LoaderBlock, ULONG Number);
 void KiSwapContext(PKTHREAD Old, PKTHREAD New);

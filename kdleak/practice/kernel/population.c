@@ -153,6 +153,7 @@ static void IopBackgroundThread(PVOID Context)
 {
     (void)Context;
     for (;;) {
+        IopLoadLateDriver();
         for (ULONG Count = 0; Count < IopOperations; Count++)
             IopProcessRequest(NextRandom(&IopRandom));
         KeDelayExecutionThread(1);
