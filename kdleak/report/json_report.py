@@ -9,8 +9,8 @@ The schemas are in ``kdleak/report/schema``.
 
 from __future__ import annotations
 
-import datetime
 import json
+import time
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Dict, List, Optional, Tuple
@@ -145,10 +145,10 @@ def _head(name: str) -> Document:
     }
 
 
-def _object(**fields: Any) -> Document:
+def _object(**fields: object) -> Document:
     """An object whose absent fields are null, with the reasons under ``absent``."""
     absent = {name: value.reason for name, value in fields.items() if isinstance(value, _Absent)}
-    document = {
+    document: Document = {
         name: None if isinstance(value, _Absent) else value for name, value in fields.items()
     }
     if absent:
@@ -156,7 +156,7 @@ def _object(**fields: Any) -> Document:
     return document
 
 
-def _or_absent(value: Any, reason: str) -> Any:
+def _or_absent(value: object, reason: str) -> object:
     return _Absent(reason) if value is None else value
 
 
@@ -173,8 +173,9 @@ def _seconds(value: float) -> float:
 
 
 def _time(value: float) -> str:
-    moment = datetime.datetime.fromtimestamp(value, tz=datetime.timezone.utc)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    # Rounded first, so that 59.9996 s does not become 59.1000.
+    whole, milliseconds = divmod(round(value * 1000), 1000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{milliseconds:03}Z"
 
 
 def _tag(tag: PoolTag) -> Document:
