@@ -124,7 +124,7 @@ NOINLINE void DispatchRequests(ULONG Count)
 
 static NOINLINE void CheckScheduledEvents(ULONG64 Tick)
 {
-    if (LeakPrintEveryTicks != 0 && Tick % LeakPrintEveryTicks == 0)
+    if (LeakPrintEveryTicks != 0 && Tick != 0 && Tick % LeakPrintEveryTicks == 0)
         DbgPrint("leakydrv: %u requests seen\n", RequestsSeen);
     if (UNLIKELY(Tick == LeakAssertAtTick && Tick != 0))
         __asm__ volatile("int $0x2c"); /* NT_ASSERT */

@@ -55,7 +55,7 @@ static const POPULATION_ROW ExpPopulation[] = {
     {"FVE0", 0, 0x800, 16},   {"CcSc", 0, 0x1F0, 260},   {"CcBc", 0, 0x90, 30},
     {"CcVp", 0, 0x400, 12},   {"MPsc", 1, 0x5A0, 160},   {"MPfd", 1, 0x90, 180},
     {"NbL\xF7", 0, 0x90, 7},  {"\x01" "Db", 0, 0x60, 5}, {".Net", 1, 0x70, 9},
-    {"A.B ", 1, 0x30, 11},    {"d  b", 0, 0x50, 3},
+    {"N\xF7" "bL", 0, 0x90, 6}, {"A.B ", 1, 0x30, 11},    {"d  b", 0, 0x50, 3},
 };
 
 #define POPULATION_ROWS (sizeof(ExpPopulation) / sizeof(ExpPopulation[0]))
