@@ -344,11 +344,11 @@ class TestDrivers:
 
     def test_busy_driver_does_much_more_and_holds_steady(self, machine):
         run(machine, 200)
-        before = [s for s in machine.ground_truth() if s.tag == BUSY and s.allocs][0]
+        before = next(s for s in machine.ground_truth() if s.tag == BUSY and s.allocs)
         leak = sum(s.allocs + s.frees for s in machine.ground_truth() if s.tag == LEAK)
         assert 10 <= (before.allocs + before.frees) / leak <= 50
         run(machine, 200)
-        after = [s for s in machine.ground_truth() if s.tag == BUSY and s.allocs][0]
+        after = next(s for s in machine.ground_truth() if s.tag == BUSY and s.allocs)
         assert abs(after.outstanding - before.outstanding) < 120
 
     def test_contexts_are_released_on_the_other_processor_by_another_function(self, machine):
@@ -362,9 +362,9 @@ class TestDrivers:
             workload=replace(small, population=0, leak_requests=200, leak_permille=1000),
         )
         run(machine, 600)
-        leak = [s for s in machine.ground_truth() if s.function == "TrackRequest"][0]
+        leak = next(s for s in machine.ground_truth() if s.function == "TrackRequest")
         run(machine, 20)
-        again = [s for s in machine.ground_truth() if s.function == "TrackRequest"][0]
+        again = next(s for s in machine.ground_truth() if s.function == "TrackRequest")
         assert again.allocs - leak.allocs < 200 * 20
         assert read_tables(machine).sums()[LEAK.value].nonpaged_allocs > 10_000
 
