@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from kdleak.engine.base import Engine
 from kdleak.engine.native_memory import KdMemory, StackReader
 from kdleak.engine.native_modules import LoadedImages
 from kdleak.engine.native_run import Landmarks, TargetRun
@@ -40,6 +41,8 @@ from kdleak.model import (
     Symbolized,
     TargetInfo,
 )
+from kdleak.nt.bigpages import BigPageTable
+from kdleak.nt.block import BlockFinder
 from kdleak.nt.kdbg import find_debugger_data
 from kdleak.nt.memory import CachedMemory
 from kdleak.nt.pool import PoolTagTables
@@ -407,3 +410,10 @@ def attach_native(
         engine.close()
         raise
     return engine
+
+
+def block_finder(engine: Engine, tag: PoolTag) -> BlockFinder:
+    """What finds the blocks of a tag's hits on an attached engine."""
+    target = engine.target
+    big_pages = BigPageTable(engine, engine.symbol, target.build, target.pointer_size)
+    return BlockFinder(engine, target.pointer_size, tag, big_pages, build=target.build)

@@ -12,11 +12,12 @@ from kdleak.nt.layouts import (
     big_page_is_paged,
     big_page_layout,
 )
-from kdleak.nt.memory import PAGE_SIZE, MemoryReader, read_pointer, sign_extend
+from kdleak.nt.memory import PAGE_SIZE, MemoryReader, sign_extend
 from kdleak.nt.tag_table import multiply_hash
 from kdleak.tags import PROTECTED_POOL, PoolTag
 
 MAXIMUM_ROWS = 1 << 24
+_NEIGHBOURS = 0x200  # bytes between two variables that one request may bring together
 _LONGEST_PROBE = 1024  # rows looked at behind the hash slot before giving up
 
 
@@ -29,12 +30,14 @@ class BigBlock:
         size: bytes charged to the tag.
         tag: its tag.
         pool: which pool; None where the row does not tell.
+        freed: the row is marked unused: the block is being freed, or was.
     """
 
     address: int
     size: int
     tag: PoolTag
     pool: Optional[Pool]
+    freed: bool = False
 
 
 class BigPageTable:
@@ -64,27 +67,48 @@ class BigPageTable:
         self._layout = big_page_layout(build, pointer_size)
         self._window = max(min(request_bytes // self._layout.row_size, 16), 1)
 
-    def find_big_page(self, address: int) -> Optional[BigBlock]:
+    def find_big_page(self, address: int, freed: bool = False) -> Optional[BigBlock]:
         """The block that starts at ``address``; None when the table has none there.
 
-        Costs two reads for the table's address and size (it moves when it grows) and usually
-        one for the row.
+        Costs one or two reads for the table's address and size (it moves when it grows) and
+        usually one for the row.
+
+        Args:
+            address: page aligned.
+            freed: take also the row of a block that is being freed: the kernel marks it unused
+                (bit 0 of the address) before it tests the tag, and leaves the rest as it was.
 
         Raises:
             SymbolNotFound, MemoryUnreadable.
         """
         if address % PAGE_SIZE:
             return None
-        table = read_pointer(self._memory, self._symbol("nt!PoolBigPageTable"), self._pointer_size)
-        raw = self._memory.read(self._symbol("nt!PoolBigPageTableSize"), self._pointer_size)
-        rows = int.from_bytes(raw, "little")
+        table, rows = self._variables()
         if not table or not 0 < rows <= MAXIMUM_ROWS or rows & (rows - 1):
             return None
+        wanted = (address, address | 1) if freed else (address,)
         for hashed in self._hashes(address):
-            found = self._probe(table, rows, hashed & (rows - 1), address)
+            found = self._probe(table, rows, hashed & (rows - 1), wanted)
             if found is not None:
-                return found
+                return self._block(found, address)
         return None
+
+    def _variables(self) -> Tuple[int, int]:
+        """Values of nt!PoolBigPageTable and nt!PoolBigPageTableSize, in one read if possible."""
+        width = self._pointer_size
+        table, size = self._symbol("nt!PoolBigPageTable"), self._symbol("nt!PoolBigPageTableSize")
+        first, last = min(table, size), max(table, size) + width
+        if last - first <= _NEIGHBOURS:
+            raw = self._memory.read(first, last - first)
+            values = [
+                int.from_bytes(raw[at - first : at - first + width], "little")
+                for at in (table, size)
+            ]
+        else:
+            values = [
+                int.from_bytes(self._memory.read(at, width), "little") for at in (table, size)
+            ]
+        return sign_extend(values[0], width), values[1]
 
     def _hashes(self, address: int) -> Tuple[int, ...]:
         """Hashes of an address, the one the build calls for first.
@@ -100,19 +124,18 @@ class BigPageTable:
             both.reverse()
         return tuple(dict.fromkeys(both))
 
-    def _probe(self, table: int, rows: int, row: int, address: int) -> Optional[BigBlock]:
+    def _probe(self, table: int, rows: int, row: int, wanted: Tuple[int, ...]) -> Optional[bytes]:
+        """The row whose address is one of ``wanted``, by linear probing."""
         size = self._layout.row_size
+        width = self._pointer_size
         seen = 0
         while seen < min(rows, _LONGEST_PROBE):
             length = min(self._window, rows - row)
             raw = self._memory.read(table + row * size, length * size)
             for at in range(0, length * size, size):
-                start = sign_extend(
-                    int.from_bytes(raw[at : at + self._pointer_size], "little"),
-                    self._pointer_size,
-                )
-                if start == address:
-                    return self._block(raw[at : at + size], address)
+                start = sign_extend(int.from_bytes(raw[at : at + width], "little"), width)
+                if start in wanted:
+                    return raw[at : at + size]
                 if start in (0, 1):  # never used: the probe of whoever inserted ended here
                     return None
             seen += length
@@ -130,4 +153,4 @@ class BigPageTable:
             packed = int.from_bytes(raw[layout.packed : layout.packed + 4], "little")
             paged = big_page_is_paged(packed, self._build)
             pool = None if paged is None else Pool.PAGED if paged else Pool.NONPAGED
-        return BigBlock(address, size, PoolTag(key), pool)
+        return BigBlock(address, size, PoolTag(key), pool, bool(raw[0] & 1))

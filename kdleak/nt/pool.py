@@ -349,13 +349,15 @@ class PoolTagTables:
         """
         try:
             rows = self._number("nt!PoolTrackTableExpansionSize")
+            if rows == 0:
+                return []
             address = read_pointer(
                 self._memory, self._symbol("nt!PoolTrackTableExpansion"), self._pointer_size
             )
         except SymbolNotFound:
             gaps.append("nt!PoolTrackTableExpansion is not known: tags in it, if any, are missing")
             return []
-        if address == 0 or rows == 0:
+        if address == 0:
             return []
         if rows > MAXIMUM_ROWS:
             gaps.append(f"nt!PoolTrackTableExpansionSize is 0x{rows:x}: not read")
