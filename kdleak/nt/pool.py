@@ -8,7 +8,7 @@ tag; that hash also proves that the row layout chosen is the one the target uses
 from __future__ import annotations
 
 import time
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Dict, List, Optional, Tuple
 
 from kdleak.errors import MemoryUnreadable, SymbolNotFound, UnsupportedTarget
 from kdleak.model import PoolSnapshot, TagUsage
@@ -28,7 +28,8 @@ MAXIMUM_PROCESSORS = 0x800
 """Slots of nt!ExPoolTagTables on current kernels."""
 
 _OLDEST_ARRAY = 64  # slots of nt!ExPoolTagTables on NT 5 and 6
-_GUESSED_MASKS = (0x7FF, 0xFFF, 0x1FFF, 0x3FFF, 0x7FFF, 0x3FF)
+_USUAL_MASK, _LARGEST_MASK = 0x7FF, 0xFFFF
+_FITS, _FITS_WELL = 0.5, 0.9  # shares of the tags that lie where the hash says
 _NAMES_SHOWN = 8
 
 Sums = Dict[int, Counters]
@@ -198,23 +199,41 @@ class PoolTagTables:
             return self._read_leading(self._layout, self._rows)
         best = 0.0
         for layout in self._candidates:
-            for mask in (self._mask,) if self._mask else _GUESSED_MASKS:
-                table = self._read_leading(layout, self._rows or mask + 2)
-                if len(table.missing) == table.rows:
-                    if self._mask:
-                        raise MemoryUnreadable(table.address, table.rows * layout.row_size)
-                    continue
-                fit = layout_fits(table.keys(), mask)
-                if fit >= 0.5:
-                    self._settle(layout, mask)
-                    return table
-                best = max(best, fit)
+            mask, table, fit = self._fit(layout)
+            if len(table.missing) == table.rows and self._mask:
+                raise MemoryUnreadable(table.address, table.rows * layout.row_size)
+            if fit >= _FITS:
+                self._settle(layout, mask)
+                return table
+            best = max(best, fit)
         raise UnsupportedTarget(
             "reading the pool tag tables",
             f"no known row layout fits build {self._build}: at best {best:.0%} of the tags lie "
             "where the kernel's hash puts them",
             "check that the symbols match the target's nt; if they do, report the build",
         )
+
+    def _fit(self, layout: TrackerLayout) -> Tuple[int, TagTable, float]:
+        """The leading table read with a layout, and how well it fits.
+
+        Where the size is not known it is the largest that fits: the first half of a table
+        fits the hash of a table of half the size too.
+        """
+        mask = self._mask or _USUAL_MASK
+        table = self._read_leading(layout, self._rows or mask + 2)
+        fit = layout_fits(table.keys(), mask)
+        if self._mask:
+            return mask, table, fit
+        if fit < _FITS:
+            mask >>= 1
+            table = self._read_leading(layout, mask + 2)
+            return mask, table, layout_fits(table.keys(), mask)
+        while mask < _LARGEST_MASK:
+            larger = self._read_leading(layout, 2 * mask + 3)
+            if layout_fits(larger.keys(), 2 * mask + 1) < _FITS_WELL:
+                break
+            mask, table = 2 * mask + 1, larger
+        return mask, table, fit
 
     def _read_leading(self, layout: TrackerLayout, rows: int) -> TagTable:
         table = TagTable(self._memory, self._tables[0], layout, rows)
@@ -290,7 +309,7 @@ class PoolTagTables:
             self._leading_table()
         row = self._slots.get(tag)
         if row is None:
-            row = self._find_row(tag)
+            row = self._find_row_unproved(tag) if not self._proved else self._find_row(tag)
             if row is None and not self._proved:
                 # Absent, or the wrong stride: the whole table tells.
                 self._leading_table()
@@ -316,6 +335,13 @@ class PoolTagTables:
             else:
                 gaps.append(f"row 0x{row:x} of table {number} names another tag: left out")
         return {tag: add(self._layout, parts)} if parts else {}
+
+    def _find_row_unproved(self, tag: int) -> Optional[int]:
+        """As ``_find_row``, with a layout that may be too long for the table's memory."""
+        try:
+            return self._find_row(tag)
+        except MemoryUnreadable:
+            return None
 
     def _find_row(self, tag: int) -> Optional[int]:
         """The row of a tag in the leading table, by the hash; None when it has none."""
