@@ -98,7 +98,7 @@ class KdnetTarget(BlockingTarget):
         key: KdnetKey,
         *,
         source_port: int = 0,
-        version: int = CURRENT_VERSION,
+        version: int = TARGET_VERSION,
         clock: Callable[[], float] = time.monotonic,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:

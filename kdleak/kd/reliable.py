@@ -119,7 +119,7 @@ class Reliable:
     def tick(self, now: float) -> None:
         """Send the packet under way again when its time has come."""
         pending = self._pending
-        if pending is None or self.suspended or now - pending.sent_at < self._retry:
+        if pending is None or self.suspended or now < pending.sent_at + self._retry:
             return
         if self.role is Role.HOST:
             if pending.tries >= 2 * self._tries:
