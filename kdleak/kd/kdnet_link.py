@@ -12,13 +12,16 @@ from kdleak.errors import NoTarget
 from kdleak.kd.blocking import BlockingHost, BlockingTarget
 from kdleak.kd.kdnet_crypto import KdnetKey
 from kdleak.kd.kdnet_machine import KdnetHostMachine, KdnetTargetMachine
-from kdleak.kd.kdnet_session import CURRENT_VERSION
 from kdleak.kd.media import UdpMedium
 
 MAX_READ = 0x400
 """Bytes per read request; the limit of the wire is 1096."""
 
 BREAK_IN_SECONDS = 1.0
+
+TARGET_VERSION = 4
+"""What our target speaks: debuggers answer older versions than their own but not newer ones
+(DbgEng of Windows 10 1703 refuses 5), and nothing in the layout differs."""
 
 
 class KdnetHost(BlockingHost):

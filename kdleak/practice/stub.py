@@ -33,7 +33,7 @@ from kdleak.kd.structures import Version, VersionFlag, build_version
 from kdleak.practice.breakpoints import BreakpointTable
 from kdleak.practice.loader import LoadedImage
 from kdleak.practice.machine import MachineStop, PracticeMachine
-from kdleak.practice.paging import NO_EXECUTE, PAGE_MASK, WRITABLE
+from kdleak.practice.paging import PAGE_MASK
 from kdleak.practice.processor import CONTEXT_SIZE, STATUS_SINGLE_STEP, Processor
 
 _STATUS_NO_MORE_ENTRIES = 0x8000001A
@@ -241,7 +241,9 @@ class KdStub:
     ) -> bytes:
         return build_manipulate(
             request.api,
-            self._current,
+            # The kernel answers in the request's own buffer: DbgEng asks again for ever when the
+            # reply about another processor's context does not carry that processor's number.
+            request.processor,
             request.union if union is None else union,
             data,
             status,
@@ -328,7 +330,9 @@ class KdStub:
         entry = self.machine.space.entry(address)
         if not entry:
             return self._refuse(request)
-        flags = 1 | (2 if entry & WRITABLE else 0) | (0 if entry & NO_EXECUTE else 4)
+        # Whatever the entry says: the kernel's debugger writes through it anyway, and DbgEng
+        # refuses breakpoints on pages that are not writable and executable here.
+        flags = 1 | 2 | 4
         space = 2 if address >= _KERNEL_SPACE_START else 0
         return self._reply(request, struct.pack("<QQII", address, 0, space, flags))
 
