@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "hunt"))
 
-from hunt_fakes import (  # noqa: E402
+from hunt_fakes import (
     IDLE,
     LEAK,
     FakeEngine,
@@ -22,7 +22,7 @@ from hunt_fakes import (  # noqa: E402
     leaking,
 )
 
-from kdleak.errors import (  # noqa: E402
+from kdleak.errors import (
     DisarmNotConfirmed,
     KdleakError,
     LinkLost,
@@ -30,12 +30,12 @@ from kdleak.errors import (  # noqa: E402
     MemoryUnreadable,
     ProtocolError,
 )
-from kdleak.hunt import HuntOptions, hunt  # noqa: E402
-from kdleak.hunt_options import RankOptions  # noqa: E402
-from kdleak.journal import Journal  # noqa: E402
-from kdleak.model import StopKind  # noqa: E402
-from kdleak.restore import restore  # noqa: E402
-from kdleak.result import DisarmStatus  # noqa: E402
+from kdleak.hunt import HuntOptions, hunt
+from kdleak.hunt_options import RankOptions
+from kdleak.journal import Journal
+from kdleak.model import StopKind
+from kdleak.restore import restore
+from kdleak.result import DisarmStatus
 
 
 class Boom(RuntimeError):
@@ -89,7 +89,8 @@ def injector(plan: List[Fault]):
             elif fault.what == "reboot":
                 engine.reboot()
             elif fault.what in ERRORS:
-                raise ERRORS[fault.what]()
+                error = ERRORS[fault.what]()
+                raise error
 
     return inject
 
@@ -221,9 +222,7 @@ def test_killed_hunt_is_repaired_by_restore(tmp_path: Path) -> None:
         journal = Journal(folder, now=lambda: 1.0, sleep=lambda _: None)
         options = HuntOptions(tag=LEAK, max_hits=12, burst_hits=4, hits_per_second=10.0)
         with pytest.raises((Killed, DisarmNotConfirmed)):
-            hunt(
-                engine, options, journal=journal, clock=engine.clock, sleep=engine.clock.sleep
-            )
+            hunt(engine, options, journal=journal, clock=engine.clock, sleep=engine.clock.sleep)
         engine.fault = None
         engine.hit_tag, engine.stop = state["tag"], state["stop"]
         armed_somewhere += engine.hit_tag != IDLE

@@ -20,8 +20,8 @@ from kdleak.model import (
     Stack,
     Stop,
     StopKind,
-    SymbolKind,
     Symbolized,
+    SymbolKind,
     TagUsage,
     TargetInfo,
 )
@@ -293,7 +293,7 @@ class FakeEngine:
     def close(self) -> None:
         self.calls.append("close")
 
-    def __enter__(self) -> FakeEngine:
+    def __enter__(self) -> FakeEngine:  # noqa: PYI034 - no Self on 3.9
         return self
 
     def __exit__(self, *_: object) -> None:

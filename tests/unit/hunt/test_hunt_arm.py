@@ -44,9 +44,7 @@ def test_inside_armed_outside_original(journal: Journal) -> None:
         assert (armed.change.original, armed.change.armed) == (0xFFFFFF0F, LEAK.value)
     assert engine.hit_tag == IDLE
     assert armed.state.status is DisarmStatus.CONFIRMED
-    assert armed.state.sentence() == (
-        "disarmed: nt!PoolHitTag is back at 0xffffff0f (read back)."
-    )
+    assert armed.state.sentence() == ("disarmed: nt!PoolHitTag is back at 0xffffff0f (read back).")
     assert journal.scan().files == ()
     assert list(journal.directory.iterdir()) == []
     assert engine.violations == []
@@ -222,9 +220,13 @@ def test_a_wrong_read_back_is_not_confirmed(journal: Journal) -> None:
 
 def test_the_error_of_the_block_is_kept_as_the_cause(journal: Journal) -> None:
     engine = FakeEngine()
-    with pytest.raises(DisarmNotConfirmed) as caught, armed_tag(engine, journal):
+
+    def fail() -> None:
         engine.refuse_writes = True
         raise ZeroDivisionError
+
+    with pytest.raises(DisarmNotConfirmed) as caught, armed_tag(engine, journal):
+        fail()
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
