@@ -193,3 +193,7 @@ void InitializePool(LOADER_PARAMETER_BLOCK *LoaderBlock)
     ExpLedger = (LEDGER *)LoaderBlock->Ledger;
     ExpInitializeTrackers(LoaderBlock);
 }
+
+/* An absolute address gives the image relocations, and with them a section after POOLCODE:
+   Microsoft's dbghelp cannot name addresses in an image's last section. */
+PVOID KiRelocated = &PoolHitTag;
