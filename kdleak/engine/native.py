@@ -115,9 +115,7 @@ class NativeEngine:
         self._identity = identify(self._cache, version, self._run.change, data)
         with self._hold:
             self.host.restore_breakpoints()
-        self._images = LoadedImages(
-            self._cache, self._identity, self._places, self.host.module_events
-        )
+        self._images = LoadedImages(self._cache, self._identity, self._places, self.host)
         self.remarks += self._images.read_list()
         self._run.set_landmarks(
             Landmarks(

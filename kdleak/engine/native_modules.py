@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from kdleak.engine.native_target import Identity
 from kdleak.errors import SymbolNotFound
+from kdleak.kd.host import KdHost
 from kdleak.kd.packets import LoadSymbols
 from kdleak.model import Module, Symbolized, SymbolKind
 from kdleak.nt.memory import CachedMemory
@@ -28,7 +27,7 @@ class LoadedImages:
         cache: reads the target.
         identity: the target.
         places: the symbol path.
-        events: grows as the target reports images.
+        host: whose ``module_events`` grow as the target reports images.
     """
 
     def __init__(
@@ -36,12 +35,12 @@ class LoadedImages:
         cache: CachedMemory,
         identity: Identity,
         places: tuple[Place, ...],
-        events: Sequence[LoadSymbols],
+        host: KdHost,
     ) -> None:
         self._cache = cache
         self._identity = identity
-        self._events = events
-        self._seen = 0
+        self._host = host
+        self._seen: LoadSymbols | None = None
         self._modules: tuple[Module, ...] = ()
         self._symbols = Symbols(SymbolLoader(cache.constant, places, identity.info.pointer_size))
         self._functions: dict[int, FunctionTable] = {}
@@ -60,7 +59,7 @@ class LoadedImages:
         if not any(module.name == "nt" for module in modules):
             kernel = self._kernel()
             modules = (kernel, *modules) if kernel is not None else modules
-        self._seen = len(self._events)
+        self._fresh_events()
         self._functions.clear()
         self._symbols.forget_tables()
         self._set(modules)
@@ -88,14 +87,22 @@ class LoadedImages:
 
     def modules(self) -> tuple[Module, ...]:
         """In load order, up to the last event the target reported."""
-        if self._seen < len(self._events):
-            fresh = self._events[self._seen :]
-            self._seen = len(self._events)
+        fresh = self._fresh_events()
+        if fresh:
             modules = list(self._modules)
             for event in fresh:
                 self._apply(modules, event)
             self._set(tuple(modules))
         return self._modules
+
+    def _fresh_events(self) -> list[LoadSymbols]:
+        """What the target reported since the last time; the host forgets the oldest itself."""
+        events = self._host.module_events
+        if not events or events[-1] is self._seen:
+            return []
+        start = next((i + 1 for i, event in enumerate(events) if event is self._seen), 0)
+        self._seen = events[-1]
+        return events[start:]
 
     def _apply(self, modules: list[Module], event: LoadSymbols) -> None:
         if event.unload and not event.path and event.base not in {m.base for m in modules}:

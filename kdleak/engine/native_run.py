@@ -16,7 +16,7 @@ from kdleak.engine.native_stop import (
     is_bug_check,
     steps_over,
 )
-from kdleak.errors import LinkLost, MemoryUnreadable, TargetError
+from kdleak.errors import LinkError, LinkLost, MemoryUnreadable, TargetError
 from kdleak.kd.host import KdHost
 from kdleak.kd.packets import StateChange
 from kdleak.model import Registers, Stop, StopKind
@@ -24,8 +24,6 @@ from kdleak.nt.memory import MemoryReader
 
 _WAIT_SLICE = 0.25  # seconds between chances for Ctrl+C
 _BREAK_IN_SLICE = 3.0
-_SURPLUS_SECONDS = 2.0  # of running, in which a break-in request left over would be noticed
-_SURPLUS_LIMIT = 8
 
 
 @dataclass(frozen=True)
@@ -60,13 +58,11 @@ class TargetRun:
     Attributes:
         stopped: whether the target is stopped.
         number: grows by one with every stop.
-        absorbed: stops by break-in requests of ours that came too late, resumed unseen.
     """
 
     def __init__(self, host: KdHost, hold: HoldSignals, clock: Callable[[], float]) -> None:
         self.stopped = False
         self.number = 0
-        self.absorbed = 0
         self._host = host
         self._hold = hold
         self._clock = clock
@@ -76,9 +72,6 @@ class TargetRun:
         self._context: bytes | None = None
         self._stopped_since = 0.0
         self._seconds_stopped = 0.0
-        self._running_since = 0.0
-        self._surplus_seconds = 0.0
-        self._surplus_left = 0
 
     # -- what is known
 
@@ -124,13 +117,12 @@ class TargetRun:
 
     def attach(self, timeout: float) -> None:
         """Connect and stop the target."""
-        change = self._host.attach(timeout)
-        self._note_stop(change)
-        # Break-in requests that crossed the stop break again right after the first resume.
-        self._expect_surplus()
+        self._note_stop(self._host.attach(timeout))
 
     def interrupt(self, timeout: float) -> Stop:
         """Break in, unless it is stopped already."""
+        if self.stopped and not self._host.stopped:
+            self.left()  # it started again under our hands
         deadline = self._clock() + timeout
         while not self.stopped:
             began = self._clock()
@@ -139,7 +131,6 @@ class TargetRun:
                     left = deadline - began
                     change = self._host.break_in(max(min(_BREAK_IN_SLICE, left), 0.1))
                     self._note_stop(change)
-                    self._expect_surplus()
             except LinkLost:
                 now = self._clock()
                 # At once: the link is gone for good. Otherwise only this slice is over.
@@ -153,14 +144,9 @@ class TargetRun:
         if self.stopped:
             self._stop = self._classify(self.change, self._stop.at)
 
-    def _expect_surplus(self) -> None:
-        self._surplus_seconds = _SURPLUS_SECONDS
-        self._surplus_left = _SURPLUS_LIMIT
-
     def _note_stop(self, change: StateChange) -> None:
         now = self._clock()
         if not self.stopped:
-            self._surplus_seconds -= now - self._running_since
             self._stopped_since = now
         self.stopped = True
         self.number += 1
@@ -175,8 +161,13 @@ class TargetRun:
         if stop.kind is not StopKind.BREAK_IN or marks.memory is None:
             return stop
         # A bug check stops at the same instruction as a break-in; its argument tells.
-        if not is_bug_check(self.registers(), marks.machine):
-            return stop
+        try:
+            if not is_bug_check(self.registers(), marks.machine):
+                return stop
+        except LinkError:
+            raise
+        except TargetError:
+            return stop  # its registers cannot be had, so nothing tells
         return dataclasses.replace(
             stop, kind=StopKind.BUG_CHECK, detail=self._bug_check(marks.memory)
         )
@@ -194,26 +185,15 @@ class TargetRun:
     # -- running
 
     def resume(self, timeout: float | None) -> Stop:
-        """Let the target run, or go on waiting for it, until it stops or time is over."""
+        """Let the target run, or go on waiting for it, until it stops or time is over.
+
+        Stops by break-in requests of ours that came too late are the host's business.
+        """
         deadline = None if timeout is None else self._clock() + timeout
         if self.stopped:
             self._go()
-        while True:
-            self._wait(deadline)
-            if not self._is_surplus():
-                return self._stop
-            self.absorbed += 1
-            self._surplus_left -= 1
-            self._go()
-
-    def _is_surplus(self) -> bool:
-        """Whether this stop answers a break-in request that an earlier stop had overtaken."""
-        return (
-            self.stopped
-            and self._stop.kind is StopKind.BREAK_IN
-            and self._surplus_seconds > 0
-            and self._surplus_left > 0
-        )
+        self._wait(deadline)
+        return self._stop
 
     def _go(self) -> None:
         with self._hold:
@@ -225,7 +205,6 @@ class TargetRun:
         """The target runs now."""
         now = self._clock()
         self._seconds_stopped += now - self._stopped_since
-        self._running_since = now
         self.stopped = False
         self._change = None
         self._context = None

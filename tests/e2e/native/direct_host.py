@@ -79,9 +79,7 @@ class DirectHost:
         return found
 
     def write_virtual(self, address, data):
-        reply = self._request(
-            Api.WRITE_VIRTUAL, union=memory_union(address, len(data)), data=data
-        )
+        reply = self._request(Api.WRITE_VIRTUAL, union=memory_union(address, len(data)), data=data)
         return parse_memory_union(reply.union)[2]
 
     def get_context(self, processor):
@@ -95,9 +93,7 @@ class DirectHost:
             self._request(Api.RESTORE_BREAKPOINT, union=struct.pack("<I", handle))
 
     def resume(self, status=0x10002, trace=False, dr7=0x400):
-        self._request(
-            Api.CONTINUE2, union=struct.pack("<IIQQQ", status, int(trace), dr7, 1, 0)
-        )
+        self._request(Api.CONTINUE2, union=struct.pack("<IIQQQ", status, int(trace), dr7, 1, 0))
 
     def wait(self, timeout):
         end = None if timeout is None else self.now + timeout
