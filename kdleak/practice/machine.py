@@ -24,7 +24,7 @@ from kdleak.practice.boot import (
 from kdleak.practice.images import DEFAULT_BUILD
 from kdleak.practice.ledger import CallSite, read_ledger
 from kdleak.practice.loader import LoadedImage
-from kdleak.practice.paging import PAGE_SIZE, PhysicalMemory
+from kdleak.practice.paging import NO_EXECUTE, PAGE_MASK, PAGE_SIZE, PhysicalMemory
 from kdleak.practice.processor import (
     STATUS_SINGLE_STEP,
     Pause,
@@ -203,7 +203,9 @@ class PracticeMachine:
     def _wrote(self, address: int, size: int) -> None:
         """Tell the emulators when a write from outside touched code or page tables."""
         end = address + size
-        if any(address < image.base + image.size and end > image.base for image in self.images):
+        pages = range(address & ~PAGE_MASK, end, PAGE_SIZE)
+        entries = [self.space.entry(page) for page in pages]
+        if any(entry and not entry & NO_EXECUTE for entry in entries):
             for processor in self.processors:
                 processor.forget_code()
         tables = self.space.pte_base
@@ -236,7 +238,7 @@ class PracticeMachine:
     def step(self, number: int) -> MachineStop:
         """Execute one instruction on one processor (single step)."""
         processor = self.processors[number]
-        event = processor.run(instructions=1)
+        event = processor.step()
         if event.pause is Pause.PRINT:
             self._print(event)
         elif event.pause is not Pause.HALTED:

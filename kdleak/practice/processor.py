@@ -162,8 +162,20 @@ class Processor:
         ):
             self._uc.reg_write(register, value)
 
-    def run(self, instructions: int = 0) -> ProcessorStop:
-        """Execute until the processor halts or stops; at most ``instructions`` when not 0."""
+    def run(self) -> ProcessorStop:
+        """Execute until the processor halts or stops."""
+        return self._emulate(0)
+
+    def step(self) -> ProcessorStop:
+        """Execute one instruction; HALTED when nothing happened."""
+        # Unicorn counts instructions only in code it translates while counting.
+        self.forget_code()
+        try:
+            return self._emulate(1)
+        finally:
+            self.forget_code()
+
+    def _emulate(self, instructions: int) -> ProcessorStop:
         self._event = None
         try:
             self._uc.emu_start(self.program_counter, 0, 0, instructions)

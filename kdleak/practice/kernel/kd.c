@@ -100,12 +100,13 @@ void KdInitSystem(LOADER_PARAMETER_BLOCK *LoaderBlock)
     SET16(0x2E4, FIELD_OFFSET(KPCR, CurrentPrcb));
     SET16(0x2E6, FIELD_OFFSET(KPCR, Prcb));
     SET16(0x2F2, FIELD_OFFSET(KPRCB, SpecialRegisters));
-    SET16(0x2F4, 0x10); /* kernel code */
+    SET16(0x2F4, 0x10); /* selectors: kernel code */
     SET16(0x2F6, 0x18); /* kernel data */
-    SET16(0x2F8, 0x20); /* user code, 32 bit */
-    SET16(0x2FA, 0x28); /* user data */
-    SET16(0x2FC, 0x30); /* user code */
-    SET16(0x2FE, 0x40); /* TSS */
+    SET16(0x2FA, 0x33); /* user code */
+    SET16(0x2FC, 0x2B); /* user data */
+    SET16(0x302, 0x40); /* TSS */
+    SET16(0x304, 0x23); /* user code, 32 bit */
+    SET16(0x306, 0x53); /* user TEB, 32 bit */
     SET16(0x338, FIELD_OFFSET(KPRCB, Context));
     SET16(0x33A, 4);
     SET64(0x360, MmPteBase);

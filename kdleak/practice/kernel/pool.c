@@ -196,4 +196,4 @@ void InitializePool(LOADER_PARAMETER_BLOCK *LoaderBlock)
 
 /* An absolute address gives the image relocations, and with them a section after POOLCODE:
    Microsoft's dbghelp cannot name addresses in an image's last section. */
-PVOID KiRelocated = &PoolHitTag;
+volatile ULONG *KiRelocated = &PoolHitTag;

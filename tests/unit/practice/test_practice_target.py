@@ -223,7 +223,7 @@ class TestStops:
 
         def nobody(link, packet_type, payload):
             asked.append(packet_type)
-            return None
+            return
 
         target = make(nobody, workload=replace(small, break_at_tick=3))
         target.run(lambda: bool(asked))
