@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import struct
 from dataclasses import replace
 
@@ -323,6 +324,28 @@ class TestPoolHitTag:
         stopped.write_u32("PoolHitTag", 0xFFFFFF0F)
         run(stopped, 20)
         assert free.ground_truth() == stopped.ground_truth()
+
+    def test_single_steps_go_through_every_instruction_and_change_nothing(self, boot):
+        free, stepped = boot(seed=6), boot(seed=6)
+        run(free, 10)
+        run(stepped, 4)
+        stepped.write_u32("PoolHitTag", LEAK.value)
+        stop = stepped.tick()
+        step_over(stepped, stop.processor)
+        stepped.write_u32("PoolHitTag", 0xFFFFFF0F)
+        counters, names = [], []
+        while len(counters) < 400:
+            event = stepped.step(stop.processor)
+            assert event.code == 0x80000004
+            counters.append(event.address)
+            names.append(stepped.nearest(event.address)[1])
+        # A repeated string instruction steps on the spot.
+        straight = sum(0 <= two - one < 16 for one, two in itertools.pairwise(counters))
+        assert straight > 300
+        assert names.index("ExpInsertPoolTracker") < names.index("ExpLedgerCharge")
+        assert "TrackRequest" in names
+        run(stepped, 6)
+        assert stepped.ground_truth() == free.ground_truth()
 
 
 class TestDrivers:
