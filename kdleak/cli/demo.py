@@ -45,6 +45,9 @@ def command(seed: int, interval: float, hits: int) -> int:
             rank=RankOptions(seconds=interval, snapshots=5),
             max_hits=hits,
             max_seconds=60.0,
+            # Nobody works on the practice machine: watch without pauses.
+            hits_per_second=None,
+            max_stopped_share=None,
         )
         result = run_hunt(choice, options)
     click.echo(_books(child, result))
