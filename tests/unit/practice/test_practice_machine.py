@@ -334,7 +334,7 @@ class TestPoolHitTag:
         step_over(stepped, stop.processor)
         stepped.write_u32("PoolHitTag", 0xFFFFFF0F)
         counters, names = [], []
-        while len(counters) < 400:
+        while len(counters) < 900:
             event = stepped.step(stop.processor)
             assert event.code == 0x80000004
             counters.append(event.address)
