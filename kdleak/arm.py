@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Callable, List, Optional, Tuple, Type
 
@@ -365,9 +365,12 @@ class ArmedTag:
         return max(0.5, min(_RETRY_SECONDS, self._interrupt_timeout, left))
 
     def _stop_target(self, *, force: bool, timeout: float) -> None:
-        if force or self._engine.stop.kind is StopKind.STILL_RUNNING:
+        before = self._engine.stop
+        if force or before.kind is StopKind.STILL_RUNNING:
             stop = self._engine.interrupt(timeout)
-            if self._on_stop is not None and stop.kind is not StopKind.BREAK_IN:
+            # A target that stood still all along reports the stop that is booked already.
+            news = replace(stop, at=before.at) != before
+            if self._on_stop is not None and news and stop.kind is not StopKind.BREAK_IN:
                 self._on_stop(stop)
 
     def _closed(self, status: DisarmStatus, why: str) -> DisarmState:

@@ -206,6 +206,11 @@ def verdict_sentences(
                 f"No call site can be accused. Most suspicious: {suspected[0].frame.symbol}: "
                 f"{suspected[0].sentence}"
             )
+        elif any(site.unaddressed >= MIN_SAMPLE for site in sites):
+            said.append(
+                f"No call site can be accused: the addresses of the blocks of tag '{tag}' are not "
+                "known at these hits, so frees could not be matched to allocations."
+            )
         elif any(site.judgement is Judgement.TOO_FEW for site in sites):
             said.append(
                 f"Too few allocations of tag '{tag}' were seen to accuse a call site; "
@@ -224,7 +229,7 @@ def _growth_words(tag: str, growth: Optional[TagGrowth]) -> Tuple[str, ...]:
         return (
             (
                 f"Meanwhile the tag grew by {growth.bytes:,} bytes ({growth.blocks:+,} blocks) "
-                f"in {growth.seconds:.0f} s."
+                f"in {growth.seconds:.1f} s."
             ),
         )
     change = f" but shrank by {-growth.bytes:,} bytes" if growth.bytes else ""

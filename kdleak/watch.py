@@ -132,7 +132,7 @@ class Watch:
         try:
             if self._options.settle_seconds > 0:
                 self._take_late_hits(deadline, self._engine.resume)
-            if not self.left_to_user:
+            if self._engine.stop.kind is StopKind.STILL_RUNNING:
                 self.on_stop(self._engine.interrupt(self._options.interrupt_timeout))
         except KdleakError as error:
             self.gaps.append(f"after the disarm: {error}")

@@ -7,7 +7,7 @@ from typing import Sequence
 from kdleak.errors import format_address
 from kdleak.model import Pool, Stack, TargetInfo
 from kdleak.pool_hit_tag import SYMBOL
-from kdleak.report.page import Page, column_widths, number, signed, unknown
+from kdleak.report.page import Page, column_widths, duration, number, signed, unknown
 from kdleak.report.palette import PLAIN, Palette
 from kdleak.report.rank_text import rank_table
 from kdleak.result import (
@@ -56,7 +56,7 @@ def render_hunt(
     if result.checklist:
         _checklist(page, result)
     if result.rank is not None and result.rank.rows:
-        page.heading("Ranking that picked the tag")
+        page.heading("Ranking")
         page.paragraph(result.tag_reason)
         rank_table(page, result.rank, top=min(top, 5))
     _growth(page, result)
@@ -67,11 +67,12 @@ def render_hunt(
     notes(page, "Remarks", (*result.remarks, *result.disarm.remarks))
     if result.change is not None:
         change = result.change
+        back = "and back" if result.disarm.status is DisarmStatus.CONFIRMED else "see below"
         page.heading("Changed in the target")
         page.paragraph(
             f"{SYMBOL} at {format_address(change.address)}: 0x{change.original:08x} to "
             f"0x{change.armed:08x} ({result.tag}), {change.times_armed} "
-            f"time{'' if change.times_armed == 1 else 's'}, and back."
+            f"time{'' if change.times_armed == 1 else 's'}, {back}."
         )
     page.line("")
     safety(page, result.disarm)
@@ -108,9 +109,9 @@ def stack_lines(page: Page, stack: Stack) -> None:
 
 
 def _ending(page: Page, result: HuntResult) -> None:
-    text = f"The hunt ended because of: {result.stop_reason.value}."
+    text = f"The hunt ended: {result.stop_reason.value}."
     if result.error:
-        text += f" {result.error}"
+        text += f" ({result.error.rstrip('.')}.)"
     page.paragraph(text, hanging=2)
     if result.stop is not None:
         stop = result.stop
@@ -172,7 +173,7 @@ def _growth(page: Page, result: HuntResult) -> None:
     growth = result.growth
     if growth is None or result.tag is None:
         return
-    page.heading(f"Counters of '{result.tag}' over {growth.seconds:.0f} s")
+    page.heading(f"Counters of '{result.tag}' over {duration(growth.seconds)}")
     titles = ("Pool", "Allocs", "Frees", "Outstanding", "Bytes", "Growth")
     rows = []
     for pool in Pool:

@@ -98,3 +98,8 @@ def unknown(value: int, missing: int) -> str:
     if not missing:
         return number(value)
     return f"{number(value)}+?" if value else "?"
+
+
+def duration(seconds: float) -> str:
+    """A time for people: ``3.2 s``, ``60 s``."""
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

@@ -268,7 +268,7 @@ def test_the_verdict_in_words() -> None:
         leak.alloc(number)
         clean.alloc(number).free(number)
     assert words(leak.hits).startswith("drv!Make+0x1 allocates blocks of tag 'Leak' that are not")
-    assert "grew by 100 bytes (+4 blocks) in 10 s" in words(leak.hits)
+    assert "grew by 100 bytes (+4 blocks) in 10.0 s" in words(leak.hits)
     assert "Every block of tag 'Leak' allocated while watched came back." in words(clean.hits)
     assert "Too few allocations" in words(few.hits)
     assert "No allocation or free of tag 'Leak' was seen." in words([], 0)
