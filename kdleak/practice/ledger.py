@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 import struct
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from kdleak.model import Pool
 from kdleak.practice.boot import LEDGER_SITE_SIZE, LEDGER_SITES
@@ -66,3 +67,28 @@ def read_ledger(raw: mmap.mmap) -> tuple[CallSite, ...]:
     if overflows:
         raise RuntimeError(f"the practice ledger is full: {overflows} calls were not counted")
     return tuple(sorted(found, key=lambda site: (site.tag, site.pool.value, site.return_address)))
+
+
+def changes_between(before: Iterable[CallSite], after: Iterable[CallSite]) -> tuple[CallSite, ...]:
+    """What every call site did in a stretch of time, from the ledger at both ends.
+
+    ``frees`` may exceed ``allocs``: blocks from before were freed. Sites that did nothing are
+    left out.
+    """
+    earlier = {(site.return_address, site.tag, site.pool): site for site in before}
+    found: list[CallSite] = []
+    for site in after:
+        old = earlier.get((site.return_address, site.tag, site.pool))
+        change = site
+        if old is not None:
+            change = replace(
+                site,
+                allocs=site.allocs - old.allocs,
+                frees=site.frees - old.frees,
+                bytes_allocated=site.bytes_allocated - old.bytes_allocated,
+                bytes_freed=site.bytes_freed - old.bytes_freed,
+                free_calls=site.free_calls - old.free_calls,
+            )
+        if change.allocs or change.frees or change.free_calls:
+            found.append(change)
+    return tuple(found)

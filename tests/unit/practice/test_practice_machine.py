@@ -12,10 +12,12 @@ import pytest
 from kdleak.errors import UsageError
 from kdleak.model import Pool
 from kdleak.practice.images import BUILDS
+from kdleak.practice.ledger import changes_between
 from kdleak.practice.machine import PracticeMachine
 from kdleak.practice.processor import STATUS_ASSERTION_FAILURE, STATUS_BREAKPOINT
 from kdleak.tags import PoolTag
 
+UNMAPPED = 0xFFFF9000_00000000
 LEAK = PoolTag.parse("Leak")
 BUSY = PoolTag.parse("Busy")
 
@@ -473,12 +475,46 @@ class TestEvents:
         step_over(machine, stop.processor)
         run(machine, 3)
 
-    def test_access_violation_is_reported_not_raised(self, machine):
-        processor = machine.processors[0]
-        processor.program_counter = 0x1000
+    @pytest.mark.parametrize(
+        ("code", "register", "parameters"),
+        [
+            (b"\x48\x8b\x01", UNMAPPED, (0, UNMAPPED)),  # mov rax, [rcx]
+            (b"\x48\x89\x01", UNMAPPED, (1, UNMAPPED)),  # mov [rcx], rax
+            (b"\xff\xe1", UNMAPPED, (8, UNMAPPED)),  # jmp rcx
+        ],
+    )
+    def test_access_violation_is_reported_not_raised(self, machine, code, register, parameters):
+        place = machine.symbol("KiUnexpectedInterrupt")
+        machine.write_virtual(place, code)
+        machine.request_break()
         stop = machine.tick()
-        assert stop is not None
-        assert stop.code in (0xC0000005, STATUS_BREAKPOINT)
+        record = bytearray(machine.processors[0].context())
+        struct.pack_into("<Q", record, 0x80, register)
+        struct.pack_into("<Q", record, 0xF8, place)
+        machine.processors[0].set_context(bytes(record))
+        stop = machine.tick()
+        assert (stop.code, stop.parameters) == (0xC0000005, parameters)
+
+    def test_writing_to_code_from_inside_is_an_access_violation_too(self, machine):
+        place = machine.symbol("KiUnexpectedInterrupt")
+        machine.write_virtual(place, b"\x48\x89\x01")
+        machine.request_break()
+        machine.tick()
+        record = bytearray(machine.processors[0].context())
+        struct.pack_into("<Q", record, 0x80, place)
+        struct.pack_into("<Q", record, 0xF8, place)
+        machine.processors[0].set_context(bytes(record))
+        stop = machine.tick()
+        assert (stop.code, stop.address) == (0xC0000005, place)
+        write, address = stop.parameters
+        assert (write, address >> 12) == (1, place >> 12)
+
+    def test_an_instruction_that_does_not_exist(self, machine):
+        place = machine.symbol("KiUnexpectedInterrupt")
+        machine.write_virtual(place, b"\x0f\x0b")
+        machine.processors[0].program_counter = place
+        machine._running = 0
+        assert machine.tick().code == 0xC000001D
 
 
 class TestDeterminism:
@@ -503,6 +539,20 @@ class TestDeterminism:
         seconds = time.monotonic() - began
         calls = sum(site.allocs + site.free_calls for site in machine.ground_truth())
         assert calls / seconds > 5_000
+
+
+class TestLedger:
+    def test_changes_between_two_moments(self, machine):
+        run(machine, 20)
+        before = machine.ground_truth()
+        assert changes_between(before, before) == ()
+        run(machine, 10)
+        changes = changes_between(before, machine.ground_truth())
+        sites = {site.function: site for site in changes if site.tag == LEAK}
+        assert sites["TrackRequest"].allocs == 10
+        assert sites["CloneHeader"].outstanding == 0
+        assert sites["ReleaseContext"].free_calls == sites["BuildContext"].frees
+        assert {site.function for site in changes}.isdisjoint({"ExpCreatePopulation"})
 
 
 class TestDumpSupport:
