@@ -21,32 +21,23 @@ from kdleak.kd.packets import (
     Status,
     build_exception_change,
     build_load_symbols_change,
-    build_manipulate,
-    context_ex_union,
-    memory_union,
-    parse_context_ex_union,
     parse_continue2,
-    parse_memory_union,
     u32_union,
 )
 from kdleak.kd.structures import Version, VersionFlag, build_version
 from kdleak.practice.breakpoints import BreakpointTable
 from kdleak.practice.loader import LoadedImage
 from kdleak.practice.machine import MachineStop, PracticeMachine
-from kdleak.practice.paging import PAGE_MASK
-from kdleak.practice.processor import CONTEXT_SIZE, STATUS_SINGLE_STEP, Processor
+from kdleak.practice.processor import STATUS_SINGLE_STEP, Processor
+from kdleak.practice.replies import PROCESSOR_LEVEL, refuse, reply
+from kdleak.practice.stub_breakpoints import BreakpointRequests
+from kdleak.practice.stub_memory import MemoryRequests
+from kdleak.practice.stub_registers import RegisterRequests
 
-_STATUS_NO_MORE_ENTRIES = 0x8000001A
 _STATUS_WAKE_SYSTEM_DEBUGGER = 0x80000007
 _MANUALLY_INITIATED_CRASH = 0xE2
-_PROCESSOR_LEVEL = 6
 _STREAM_SIZE = 16
 _REPORT_FLAGS = 3  # segments included, standard CS
-_SEARCH_LIMIT = 1 << 30
-_FILL_LIMIT = 1 << 24
-_FILL_VIRTUAL, _FILL_PHYSICAL = 1, 2
-_KERNEL_SPACE_START = 0xFFFF8000_00000000
-_BREAKPOINT_EX = struct.Struct("<QIxxxx")
 
 NO_REPLY = frozenset(
     (
@@ -94,38 +85,12 @@ class KdStub:
     def __init__(self, machine: PracticeMachine, max_packet: int) -> None:
         self.machine = machine
         self.breakpoints = BreakpointTable(machine)
-        self._max_transfer = max_packet - 56
         self._current = 0
-        self._context_parts = bytearray(CONTEXT_SIZE)
-        self._msr = {
-            0xC0000080: 0xD01,
-            0xC0000081: 0x0023001000000000,
-            0xC0000082: machine.kernel.symbols["KiUnexpectedInterrupt"],
-            0xC0000102: 0,
-            0x1B: 0xFEE00900,
-            0x277: 0x0007010600070106,
-        }
         self._handlers: dict[int, Callable[[Manipulate], bytes]] = {
-            Api.READ_VIRTUAL: self._read_virtual,
-            Api.WRITE_VIRTUAL: self._write_virtual,
-            Api.READ_PHYSICAL: self._read_physical,
-            Api.WRITE_PHYSICAL: self._write_physical,
-            Api.GET_CONTEXT: self._get_context,
-            Api.SET_CONTEXT: self._set_context,
-            Api.GET_CONTEXT_EX: self._get_context_ex,
-            Api.SET_CONTEXT_EX: self._set_context_ex,
-            Api.READ_CONTROL_SPACE: self._read_control_space,
-            Api.WRITE_CONTROL_SPACE: self._write_control_space,
-            Api.WRITE_BREAKPOINT: self._write_breakpoint,
-            Api.RESTORE_BREAKPOINT: self._restore_breakpoint,
-            Api.WRITE_BREAKPOINT_EX: self._write_breakpoint_ex,
-            Api.RESTORE_BREAKPOINT_EX: self._restore_breakpoint_ex,
+            **MemoryRequests(machine, self.breakpoints, max_packet - 56).handlers,
+            **RegisterRequests(machine).handlers,
+            **BreakpointRequests(self.breakpoints).handlers,
             Api.GET_VERSION: self._get_version,
-            Api.READ_MSR: self._read_msr,
-            Api.WRITE_MSR: self._write_msr,
-            Api.SEARCH_MEMORY: self._search_memory,
-            Api.FILL_MEMORY: self._fill_memory,
-            Api.QUERY_MEMORY: self._query_memory,
             Api.QUERY_SPECIAL_CALLS: self._query_special_calls,
         }
 
@@ -149,7 +114,7 @@ class KdStub:
             processor=stop.processor,
             processors=len(self.machine.processors),
             thread=stop.thread,
-            level=_PROCESSOR_LEVEL,
+            level=PROCESSOR_LEVEL,
             control_report=self._report(stop),
         )
 
@@ -162,7 +127,7 @@ class KdStub:
             processor=stop.processor,
             processors=len(self.machine.processors),
             thread=stop.thread,
-            level=_PROCESSOR_LEVEL,
+            level=PROCESSOR_LEVEL,
             control_report=self._report(stop),
         )
 
@@ -215,7 +180,7 @@ class KdStub:
         if api in NO_REPLY:
             return Outcome(Action.STAY)
         handler = self._handlers.get(api)
-        return Outcome(Action.STAY, handler(request) if handler else self._refuse(request))
+        return Outcome(Action.STAY, handler(request) if handler else refuse(request))
 
     def _continue(self, request: Manipulate) -> Outcome:
         if request.api == Api.CONTINUE:
@@ -236,223 +201,8 @@ class KdStub:
         struct.pack_into("<Q", record, 0xF8, self.machine.kernel.symbols["KeBugCheckEx"])
         processor.set_context(bytes(record))
 
-    def _reply(
-        self, request: Manipulate, union: bytes | None = None, data: bytes = b"", status: int = 0
-    ) -> bytes:
-        return build_manipulate(
-            request.api,
-            # The kernel answers in the request's own buffer: DbgEng asks again for ever when the
-            # reply about another processor's context does not carry that processor's number.
-            request.processor,
-            request.union if union is None else union,
-            data,
-            status,
-            _PROCESSOR_LEVEL,
-        )
-
-    def _refuse(self, request: Manipulate) -> bytes:
-        return self._reply(request, status=Status.UNSUCCESSFUL)
-
-    def _done(self, request: Manipulate, *, succeeded: bool) -> bytes:
-        return self._reply(request) if succeeded else self._refuse(request)
-
-    def _chosen(self, request: Manipulate) -> Processor | None:
-        processors = self.machine.processors
-        return processors[request.processor] if request.processor < len(processors) else None
-
-    # ---- memory ----
-
-    def _memory_reply(self, request: Manipulate, data: bytes) -> bytes:
-        address, count, _ = parse_memory_union(request.union)
-        status = Status.SUCCESS if data or not count else Status.UNSUCCESSFUL
-        return self._reply(request, memory_union(address, count, len(data)), data, status)
-
-    def _written_reply(self, request: Manipulate, done: int) -> bytes:
-        address, count, _ = parse_memory_union(request.union)
-        status = Status.SUCCESS if done == count else Status.UNSUCCESSFUL
-        return self._reply(request, memory_union(address, count, done), status=status)
-
-    def _read_virtual(self, request: Manipulate) -> bytes:
-        address, count, _ = parse_memory_union(request.union)
-        data = self.machine.read_virtual(address, min(count, self._max_transfer))
-        return self._memory_reply(request, self.breakpoints.hide(address, data))
-
-    def _write_virtual(self, request: Manipulate) -> bytes:
-        address, count, _ = parse_memory_union(request.union)
-        return self._written_reply(request, self.breakpoints.write(address, request.data[:count]))
-
-    def _read_physical(self, request: Manipulate) -> bytes:
-        address, count, _ = parse_memory_union(request.union)
-        data = self.machine.memory.read(address, min(count, self._max_transfer))
-        return self._memory_reply(request, data)
-
-    def _write_physical(self, request: Manipulate) -> bytes:
-        address, count, _ = parse_memory_union(request.union)
-        return self._written_reply(
-            request, self.machine.write_physical(address, request.data[:count])
-        )
-
-    def _search_memory(self, request: Manipulate) -> bytes:
-        address, length, pattern_length = struct.unpack_from("<QQI", request.union)
-        pattern = request.data[:pattern_length]
-        found = self._find(address, min(length, _SEARCH_LIMIT), pattern) if pattern else None
-        if found is None:
-            return self._reply(request, status=_STATUS_NO_MORE_ENTRIES)
-        return self._reply(request, struct.pack("<QQI", found, length, pattern_length))
-
-    def _find(self, address: int, length: int, pattern: bytes) -> int | None:
-        end = address + length
-        while address < end:
-            data = self.machine.read_virtual(address, min(end - address, 1 << 20))
-            spot = self.breakpoints.hide(address, data).find(pattern)
-            if spot >= 0:
-                return address + spot
-            if len(data) >= 1 << 20:
-                address += len(data) - len(pattern) + 1
-            else:  # the rest of this page cannot be read: go on with the next
-                address = (address + len(data) | PAGE_MASK) + 1
-        return None
-
-    def _fill_memory(self, request: Manipulate) -> bytes:
-        address, length, flags, pattern_length = struct.unpack_from("<QIHH", request.union)
-        pattern = request.data[:pattern_length]
-        if not pattern or length > _FILL_LIMIT or flags not in {_FILL_VIRTUAL, _FILL_PHYSICAL}:
-            return self._refuse(request)
-        data = (pattern * (length // len(pattern) + 1))[:length]
-        write = self.breakpoints.write if flags == _FILL_VIRTUAL else self.machine.write_physical
-        done = write(address, data)
-        status = Status.SUCCESS if done == length else Status.UNSUCCESSFUL
-        union = struct.pack("<QIHH", address, done, flags, pattern_length)
-        return self._reply(request, union, status=status)
-
-    def _query_memory(self, request: Manipulate) -> bytes:
-        (address,) = struct.unpack_from("<Q", request.union)
-        entry = self.machine.space.entry(address)
-        if not entry:
-            return self._refuse(request)
-        # Whatever the entry says: the kernel's debugger writes through it anyway, and DbgEng
-        # refuses breakpoints on pages that are not writable and executable here.
-        flags = 1 | 2 | 4
-        space = 2 if address >= _KERNEL_SPACE_START else 0
-        return self._reply(request, struct.pack("<QQII", address, 0, space, flags))
-
-    # ---- registers ----
-
-    def _get_context(self, request: Manipulate) -> bytes:
-        processor = self._chosen(request)
-        if processor is None:
-            return self._refuse(request)
-        return self._reply(request, data=processor.context())
-
-    def _set_context(self, request: Manipulate) -> bytes:
-        processor = self._chosen(request)
-        if processor is None or len(request.data) < CONTEXT_SIZE:
-            return self._refuse(request)
-        processor.set_context(request.data)
-        return self._reply(request)
-
-    def _get_context_ex(self, request: Manipulate) -> bytes:
-        offset, count, _ = parse_context_ex_union(request.union)
-        processor = self._chosen(request)
-        if processor is None or offset + count > CONTEXT_SIZE:
-            return self._refuse(request)
-        data = processor.context()[offset : offset + count]
-        return self._reply(request, context_ex_union(offset, count, len(data)), data)
-
-    def _set_context_ex(self, request: Manipulate) -> bytes:
-        offset, count, total = parse_context_ex_union(request.union)
-        processor = self._chosen(request)
-        data = request.data[:count]
-        if processor is None or len(data) < count or offset + count > CONTEXT_SIZE:
-            return self._refuse(request)
-        if offset == 0:
-            self._context_parts = bytearray(processor.context())
-        self._context_parts[offset : offset + count] = data
-        if offset + count >= min(total, CONTEXT_SIZE):
-            processor.set_context(bytes(self._context_parts))
-        return self._reply(request, context_ex_union(offset, count, count))
-
-    def _read_control_space(self, request: Manipulate) -> bytes:
-        selector, count, _ = parse_memory_union(request.union)
-        processor = self._chosen(request)
-        if processor is None:
-            return self._refuse(request)
-        if selector == 0:
-            data = struct.pack("<Q", processor.pcr)
-        elif selector == 1:
-            data = struct.pack("<Q", processor.prcb)
-        elif selector == 2:
-            data = processor.special_registers()
-        elif selector == 3:
-            data = struct.pack("<Q", processor.thread)
-        else:
-            return self._refuse(request)
-        return self._memory_reply(request, data[:count])
-
-    def _write_control_space(self, request: Manipulate) -> bytes:
-        selector, count, _ = parse_memory_union(request.union)
-        processor = self._chosen(request)
-        if processor is None or selector != 2 or not request.data:
-            return self._refuse(request)
-        record = bytearray(processor.special_registers())
-        data = request.data[: min(count, len(record))]
-        record[: len(data)] = data
-        processor.set_special_registers(bytes(record))
-        return self._reply(request, memory_union(selector, count, len(data)))
-
-    def _read_msr(self, request: Manipulate) -> bytes:
-        (number,) = struct.unpack_from("<I", request.union)
-        value = self._processor.pcr if number == 0xC0000101 else self._msr.get(number)
-        if value is None:
-            return self._refuse(request)
-        return self._reply(request, u32_union(number, value & 0xFFFFFFFF, value >> 32))
-
-    def _write_msr(self, request: Manipulate) -> bytes:
-        number, low, high = struct.unpack_from("<III", request.union)
-        if number not in self._msr:
-            return self._refuse(request)
-        self._msr[number] = low | high << 32
-        return self._reply(request)
-
-    # ---- breakpoints ----
-
-    def _write_breakpoint(self, request: Manipulate) -> bytes:
-        (address,) = struct.unpack_from("<Q", request.union)
-        handle = self.breakpoints.insert(address)
-        status = Status.SUCCESS if handle else Status.UNSUCCESSFUL
-        return self._reply(request, struct.pack("<QI", address, handle), status=status)
-
-    def _restore_breakpoint(self, request: Manipulate) -> bytes:
-        (handle,) = struct.unpack_from("<I", request.union)
-        return self._done(request, succeeded=self.breakpoints.remove(handle))
-
-    def _write_breakpoint_ex(self, request: Manipulate) -> bytes:
-        (count,) = struct.unpack_from("<I", request.union)
-        if count * _BREAKPOINT_EX.size > len(request.data):
-            return self._refuse(request)
-        rows = []
-        for index in range(count):
-            address, handle = _BREAKPOINT_EX.unpack_from(request.data, index * _BREAKPOINT_EX.size)
-            if handle:
-                self.breakpoints.remove(handle)
-            rows.append((address, self.breakpoints.insert(address)))
-        status = Status.SUCCESS if all(row[1] for row in rows) else Status.UNSUCCESSFUL
-        data = b"".join(_BREAKPOINT_EX.pack(*row) for row in rows)
-        return self._reply(request, data=data, status=status)
-
-    def _restore_breakpoint_ex(self, request: Manipulate) -> bytes:
-        (count,) = struct.unpack_from("<I", request.union)
-        if count * 4 > len(request.data):
-            return self._refuse(request)
-        handles = struct.unpack_from(f"<{count}I", request.data)
-        removed = [self.breakpoints.remove(handle) for handle in handles]
-        status = Status.SUCCESS if all(removed) else Status.UNSUCCESSFUL
-        return self._reply(request, data=request.data[: count * 4], status=status)
-
-    # ---- the rest ----
-
     def _query_special_calls(self, request: Manipulate) -> bytes:
-        return self._reply(request, u32_union(0))
+        return reply(request, u32_union(0))
 
     def _get_version(self, request: Manipulate) -> bytes:
         kernel = self.machine.kernel
@@ -474,4 +224,4 @@ class KdStub:
             loaded_module_list=kernel.symbols["PsLoadedModuleList"],
             debugger_data_list=kernel.symbols["KdpDebuggerDataListHead"],
         )
-        return self._reply(request, build_version(version))
+        return reply(request, build_version(version))
