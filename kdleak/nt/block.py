@@ -146,15 +146,13 @@ class BlockFinder:
         self, known: _Instruction, sight: Sight, kind: HitKind
     ) -> Tuple[Optional[Rule], Optional[Block]]:
         """The block by what was learned; None unless exactly one rule has a plausible answer."""
-        answers = [
-            (rule, block)
-            for rule, block in (
-                (known.small, self._learned_small(known.small, sight, kind)),
-                (known.big, self._learned_big(known.big, sight, kind)),
-            )
-            if block is not None
-        ]
-        return answers[0] if len(answers) == 1 else (None, None)
+        small = self._learned_small(known.small, sight, kind)
+        big = self._learned_big(known.big, sight, kind)
+        if small is None:
+            return (known.big, big) if big is not None else (None, None)
+        if any(self._on_page(start, sight) for start in known.big.starts(sight)):
+            return None, None  # it could be either
+        return known.small, small
 
     def _learned_small(self, rule: Rule, sight: Sight, kind: HitKind) -> Optional[Block]:
         if not rule.trusts_address:
@@ -163,8 +161,8 @@ class BlockFinder:
         if start is None or not self._may_be_block(start, sight):
             return None
         body = start + self._unit
-        if body % PAGE_SIZE == 0 or self._may_be_big(rule, start):
-            return None
+        if body % PAGE_SIZE == 0 or (start % PAGE_SIZE == 0 and not rule.behind_header):
+            return None  # could be a big block, whose address the same register would hold
         size = rule.size(sight) if rule.trusts_size else None
         if size is None:
             # At a free the address is what counts: the size was seen at the allocation.
@@ -178,7 +176,7 @@ class BlockFinder:
         if not rule.trusts_address:
             return None
         start = rule.start(sight)
-        if start is None or start % PAGE_SIZE or not self._may_be_block(start, sight):
+        if start is None or not self._on_page(start, sight):
             return None
         size = rule.size(sight) if rule.trusts_size else None
         if size is None:
@@ -235,19 +233,27 @@ class BlockFinder:
                 rule.narrow(fitting)
 
     def _at_holders(self, known: _Instruction, sight: Sight, kind: HitKind) -> _Candidates:
-        """What lies where earlier hits had their block."""
+        """What lies where all earlier hits had their block.
+
+        Nothing unless that is certain: the holders agree, and one of them was the right one at
+        a hit that left no doubt.
+        """
         found: _Candidates = {}
-        for start in sorted(known.small.starts(sight)):
+        small, big = known.small, known.big
+        start = small.start(sight) if small.observed else None
+        if start is not None:
             body = start + self._unit
-            if self._may_be_block(start, sight) and body % PAGE_SIZE:
-                self._take_small(found, start, self._read(start, 8), kind)
             if body % PAGE_SIZE == 0:
                 self._take_big(found, body, sight, kind)
-            elif self._may_be_big(known.small, start):
-                self._take_big(found, start, sight, kind)
-        if not found:
-            for start in sorted(known.big.starts(sight)):
-                self._take_big(found, start, sight, kind)
+            elif self._may_be_block(start, sight):
+                self._take_small(found, start, self._read(start, 8), kind)
+                if start % PAGE_SIZE == 0 and not small.behind_header:
+                    self._take_big(found, start, sight, kind)
+        pages = {page for page in big.starts(sight) if self._on_page(page, sight)}
+        for page in pages:
+            self._take_big(found, page, sight, kind)
+        if len(pages) > 1 or (not big.observed and any(is_big for is_big, _ in found)):
+            return {}
         return found
 
     def _search(self, known: _Instruction, sight: Sight, kind: HitKind) -> _Candidates:
@@ -282,7 +288,7 @@ class BlockFinder:
         found[False, start] = (self._charged(header), self._pool(header))
 
     def _take_big(self, found: _Candidates, start: int, sight: Sight, kind: HitKind) -> None:
-        if self._big_pages is None or start % PAGE_SIZE or not self._may_be_block(start, sight):
+        if self._big_pages is None or (True, start) in found or not self._on_page(start, sight):
             return
         try:
             row = self._big_pages.find_big_page(start, kind is HitKind.FREE)
@@ -322,14 +328,9 @@ class BlockFinder:
             and not near_stack
         )
 
-    @staticmethod
-    def _may_be_big(rule: Rule, start: int) -> bool:
-        """Whether a header's address, on a page boundary, could be a big block's instead.
-
-        Not if one of the registers holds the address behind the header: a big block would put
-        it on the boundary.
-        """
-        return start % PAGE_SIZE == 0 and all(delta == 0 for _, delta in rule.holders or ())
+    def _on_page(self, address: int, sight: Sight) -> bool:
+        """Whether a big block may start there."""
+        return address % PAGE_SIZE == 0 and self._may_be_block(address, sight)
 
     def _small_size_fits(self, start: int, size: int) -> bool:
         """A block with a header lies in one page and is a multiple of its unit."""

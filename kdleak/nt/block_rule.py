@@ -95,6 +95,8 @@ class Rule:
         big: for page-aligned blocks without header.
 
     Attributes:
+        observed: whether a hit of this kind was certain since the rule was started, so that
+            the right holder is among ``holders``.
         verified: hits in a row that agreed since the rule was started.
         required: verified hits before it is trusted.
         holders: (register, bytes from its value to the block) that fitted every time; None
@@ -110,6 +112,7 @@ class Rule:
         self._start()
 
     def _start(self) -> None:
+        self.observed = False
         self.verified = 0
         self.holders: Optional[Set[Tuple[str, int]]] = None
         self._sizes: Optional[Dict[Tuple[Place, SizeForm], None]] = None
@@ -136,6 +139,7 @@ class Rule:
             size: bytes of the block.
         """
         self.narrow(fitting)
+        self.observed = True
         self.verified += 1
         if len(self._distinct_starts) < _DISTINCT:
             self._distinct_starts.add(start)
@@ -194,6 +198,11 @@ class Rule:
             for name, delta in self.holders or ()
             if name in sight.registers
         }
+
+    @property
+    def behind_header(self) -> bool:
+        """Whether one of the holders holds the address behind the header."""
+        return any(delta < 0 for _, delta in self.holders or ())
 
     def size(self, sight: Sight) -> Optional[int]:
         """The size all places agree on; None when they disagree or none can be seen."""

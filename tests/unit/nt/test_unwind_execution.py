@@ -71,13 +71,15 @@ def image(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     target = "--target=x86_64-pc-windows-msvc"
     subprocess.run(
-        ["clang-19", target, "-c", f"-{request.param}", "-ffreestanding", "-fasynchronous-unwind-tables",
+        ["clang-19", target, "-c", f"-{request.param}", "-ffreestanding",
+         "-fasynchronous-unwind-tables",
          SOURCES / "frames.c", "-o", folder / "c.obj"], check=True)  # fmt: skip
     subprocess.run(
         ["clang-19", target, "-c", SOURCES / "frames_asm.s", "-o", folder / "s.obj"], check=True
     )
     subprocess.run(
-        ["lld-link-19", "/dll", "/noentry", "/nodefaultlib", "/export:entry", "/export:asm_interrupted",
+        ["lld-link-19", "/dll", "/noentry", "/nodefaultlib", "/export:entry",
+         "/export:asm_interrupted",
          f"/out:{folder / 'f.dll'}", folder / "c.obj", folder / "s.obj"], check=True)  # fmt: skip
     return mapped(folder / "f.dll")
 
