@@ -61,7 +61,10 @@ class HuntOptions:
             for no limit.
         max_stopped_share: part of the time (0 to 1) the target may stand still on average before
             the tag is sampled in bursts; None for no limit.
-        burst_hits: hits of one burst.
+        burst_hits: hits of one burst, at least.
+        burst_seconds: running time of the target a burst covers at least, unless four times
+            ``burst_hits`` come before. A break-in lands at a clock tick, and much work starts
+            there: bursts shorter than a few ticks would see the same kind of work every time.
         stack_depth: frames to ask for at a hit.
         measure_growth: read the tag's counters before and after.
         settle_seconds: how long the target runs after a disarm so that processors which were
@@ -78,6 +81,7 @@ class HuntOptions:
     hits_per_second: Optional[float] = 100.0
     max_stopped_share: Optional[float] = 0.5
     burst_hits: int = 50
+    burst_seconds: float = 0.05
     stack_depth: int = 32
     measure_growth: bool = True
     settle_seconds: float = 0.25
@@ -109,6 +113,7 @@ class HuntOptions:
                 "0.5 lets the target stand still half of the time",
             )
         for name, value in (
+            ("burst", self.burst_seconds),
             ("settle", self.settle_seconds),
             ("grace", self.grace_seconds),
             ("progress", self.progress_interval),

@@ -12,6 +12,9 @@ from typing import Optional
 
 from kdleak.hunt_options import HuntOptions
 
+_LONGEST_BURST = 4
+"""Hits of a burst, in multiples of what was asked for, whatever time they cover."""
+
 _SHORTEST_REST = 0.05
 """Seconds below which a rest costs more (two writes, a break-in) than it brings."""
 
@@ -25,17 +28,27 @@ class Usage:
         seconds: since the first arming.
         seconds_stopped: of those, how long the target stood still.
         burst_hits: hits of the present burst.
+        burst_running: seconds the target ran in the present burst.
     """
 
     hits: int
     seconds: float
     seconds_stopped: float
     burst_hits: int
+    burst_running: float
+
+
+def burst_is_over(options: HuntOptions, usage: Usage) -> bool:
+    """Whether the present burst has enough hits, over enough time, to be worth something."""
+    if usage.burst_hits < options.burst_hits:
+        return False
+    covered = usage.burst_running >= options.burst_seconds
+    return covered or usage.burst_hits >= options.burst_hits * _LONGEST_BURST
 
 
 def rest_needed(options: HuntOptions, usage: Usage) -> Optional[float]:
     """Seconds to let the target run disarmed now; None to go on watching."""
-    if usage.burst_hits < options.burst_hits:
+    if not burst_is_over(options, usage):
         return None
     rest = 0.0
     if options.hits_per_second is not None:

@@ -217,9 +217,22 @@ def verdict_sentences(
                 "hunt longer (--seconds, --hits)."
             )
         else:
-            said.append(f"Every block of tag '{tag}' allocated while watched came back.")
+            said.append(_all_came_back(tag, sites))
     said.extend(_growth_words(tag, growth))
     return tuple(said)
+
+
+def _all_came_back(tag: str, sites: Sequence[CallSite]) -> str:
+    allocs = sum(site.allocs for site in sites)
+    outstanding = sum(site.outstanding for site in sites)
+    if allocs == 0:
+        return f"Only frees of tag '{tag}' were seen, so nothing can be said about who allocates."
+    if outstanding:
+        return (
+            f"What is allocated with tag '{tag}' comes back: {outstanding} of {allocs} blocks "
+            "were still in use at the end, none of them for unusually long."
+        )
+    return f"Every block of tag '{tag}' allocated while watched came back."
 
 
 def _growth_words(tag: str, growth: Optional[TagGrowth]) -> Tuple[str, ...]:

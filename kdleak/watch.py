@@ -15,7 +15,7 @@ from kdleak.engine.base import Engine
 from kdleak.errors import KdleakError, LinkError, TargetRestarted
 from kdleak.hunt_options import HuntOptions
 from kdleak.model import Block, Hit, HitKind, Registers, Stack, StackEnd, Stop, StopKind
-from kdleak.pacing import Usage, rest_needed
+from kdleak.pacing import Usage, burst_is_over, rest_needed
 from kdleak.result import NO_STACK, DisarmStatus, HuntPhase, StopReason
 from kdleak.tags import PoolTag
 
@@ -75,6 +75,7 @@ class Watch:
         self._report = report
         self._armed: Optional[ArmedTag] = None
         self._burst_hits = 0
+        self._burst_began = 0.0  # on the scale of the target's running time
         self._break_in_pending = False
         self._stopped_before = engine.seconds_stopped
         self.ledger = Ledger(engine.target.pointer_size)
@@ -152,13 +153,27 @@ class Watch:
             return
         self._take(armed.resume(left))
         if self.reason is None and len(self.hits) < self._options.max_hits:
-            usage = Usage(len(self.hits), self.seconds, self.seconds_stopped, self._burst_hits)
+            usage = self._usage()
             rest = rest_needed(self._options, usage)
             if rest is not None:
                 self._rest(armed, rest)
-            elif self._burst_hits >= self._options.burst_hits:
-                self._burst_hits = 0  # cool enough: the next check after as many hits again
+            elif burst_is_over(self._options, usage):
+                self._start_burst()  # cool enough: the next check after as many hits again
         self._report(HuntPhase.WATCHING)
+
+    def _usage(self) -> Usage:
+        running = self.seconds - self.seconds_stopped
+        return Usage(
+            hits=len(self.hits),
+            seconds=self.seconds,
+            seconds_stopped=self.seconds_stopped,
+            burst_hits=self._burst_hits,
+            burst_running=running - self._burst_began,
+        )
+
+    def _start_burst(self) -> None:
+        self._burst_hits = 0
+        self._burst_began = self.seconds - self.seconds_stopped
 
     def _rest(self, armed: ArmedTag, seconds: float) -> None:
         """Let the target run disarmed, then arm again."""
@@ -176,7 +191,7 @@ class Watch:
         if self.reason is None:
             armed.arm()
             self.bursts += 1
-            self._burst_hits = 0
+            self._start_burst()
 
     def _take_late_hits(self, deadline: float, resume: Callable[[float], Stop]) -> None:
         """Let the target run until ``deadline`` with the tag disarmed."""

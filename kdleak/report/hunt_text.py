@@ -145,7 +145,7 @@ def _sites(page: Page, sites: Sequence[CallSite], top: int) -> None:
     for site, row in zip(shown, rows):
         page.row(row, widths, str(site.frame.symbol), _ROLES[site.judgement])
         page.paragraph(f"{site.judgement.value}: {site.sentence}", indent=6, hanging=2)
-        if site.blame.address != site.frame.address:
+        if site.allocs and site.blame.address != site.frame.address:
             page.paragraph(f"on behalf of {site.blame.symbol}", indent=6, hanging=2)
 
 

@@ -110,6 +110,7 @@ def run(engine: FakeEngine, journal: Journal, *, bursts: bool, rank: bool):
         max_hits=12,
         max_seconds=20.0,
         burst_hits=4 if bursts else 50,
+        burst_seconds=0.0,
         hits_per_second=10.0 if bursts else None,
         max_stopped_share=None,
         grace_seconds=5.0,
@@ -220,7 +221,9 @@ def test_killed_hunt_is_repaired_by_restore(tmp_path: Path) -> None:
         engine = FakeEngine(leaking(), fault=kill)
         folder = tmp_path / str(at)
         journal = Journal(folder, now=lambda: 1.0, sleep=lambda _: None)
-        options = HuntOptions(tag=LEAK, max_hits=12, burst_hits=4, hits_per_second=10.0)
+        options = HuntOptions(
+            tag=LEAK, max_hits=12, burst_hits=4, burst_seconds=0.0, hits_per_second=10.0
+        )
         with pytest.raises((Killed, DisarmNotConfirmed)):
             hunt(engine, options, journal=journal, clock=engine.clock, sleep=engine.clock.sleep)
         engine.fault = None

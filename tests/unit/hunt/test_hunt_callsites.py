@@ -271,6 +271,13 @@ def test_the_verdict_in_words() -> None:
     assert "grew by 100 bytes (+4 blocks) in 10.0 s" in words(leak.hits)
     assert "Every block of tag 'Leak' allocated while watched came back." in words(clean.hits)
     assert "Too few allocations" in words(few.hits)
+    assert "Only frees of tag 'Leak' were seen" in words(Script().free(1).hits)
+    queue = Script()
+    for number in range(1, 60):
+        queue.alloc(number)
+        if number > 3:
+            queue.free(number - 3)
+    assert "3 of 59 blocks were still in use at the end" in words(queue.hits)
     assert "No allocation or free of tag 'Leak' was seen." in words([], 0)
     assert "did not grow" in words([], 0)
     assert "shrank by 7 bytes" in words([], -7)

@@ -223,7 +223,13 @@ def test_a_foreign_stop_while_ranking_ends_it_before_anything_is_armed(journal: 
 def test_a_hot_tag_is_watched_in_bursts(journal: Journal) -> None:
     engine = FakeEngine(leaking(period=0.0005))
     result = run(
-        engine, journal, max_hits=300, burst_hits=20, hits_per_second=50.0, max_stopped_share=None
+        engine,
+        journal,
+        max_hits=300,
+        burst_hits=20,
+        burst_seconds=0.0,
+        hits_per_second=50.0,
+        max_stopped_share=None,
     )
     done = result.completeness
     assert done.bursts >= 10
@@ -254,9 +260,29 @@ def test_the_share_of_time_stopped_is_kept(journal: Journal) -> None:
     assert free_run.completeness.share_stopped > 0.6
     assert free_run.completeness.bursts == 1
     result = run(
-        engine, journal, max_hits=200, burst_hits=20, hits_per_second=None, max_stopped_share=0.2
+        engine,
+        journal,
+        max_hits=200,
+        burst_hits=20,
+        burst_seconds=0.0,
+        hits_per_second=None,
+        max_stopped_share=0.2,
     )
     assert result.completeness.share_stopped < 0.25
+
+
+def test_a_burst_covers_some_time_but_not_any_number_of_hits(journal: Journal) -> None:
+    """Hits come 0.4 ms apart; a burst of 20 would be shorter than a clock tick."""
+
+    def lengths(**options) -> List[int]:
+        engine = FakeEngine(leaking(period=0.0004))
+        run(engine, journal, max_hits=240, burst_hits=20, hits_per_second=50.0, **options)
+        armed = [i for i, call in enumerate(engine.calls) if call == "write"][::2]
+        return [engine.calls[a:b].count("stack") for a, b in zip(armed, armed[1:])]
+
+    assert set(lengths(burst_seconds=0.0)) == {20}
+    assert all(48 <= hits <= 52 for hits in lengths(burst_seconds=0.02))
+    assert set(lengths(burst_seconds=0.5)) == {80}
 
 
 def test_late_hits_after_the_disarm_are_taken_and_counted(journal: Journal) -> None:
@@ -305,7 +331,9 @@ def test_a_hit_while_stopping_is_recorded_and_our_break_in_not_taken_for_somebod
 
     engine = Crossing(leaking(period=0.004))
     engine.event_on_interrupt = True
-    result = run(engine, journal, max_hits=80, burst_hits=10, hits_per_second=40.0)
+    result = run(
+        engine, journal, max_hits=80, burst_hits=10, burst_seconds=0.0, hits_per_second=40.0
+    )
     assert result.stop_reason is StopReason.HITS
     assert len(result.hits) >= 80
     assert engine.hit_tag == IDLE

@@ -94,7 +94,9 @@ def test_outside_the_main_thread_nothing_is_changed() -> None:
 @pytest.mark.parametrize("in_thread", [False, True])
 def test_a_hunt_with_ctrl_c_at_every_call(tmp_path: Path, in_thread: bool) -> None:
     """Real signals in the main thread; in another thread a hunt simply works without them."""
-    options = HuntOptions(tag=LEAK, max_hits=6, burst_hits=3, hits_per_second=10.0)
+    options = HuntOptions(
+        tag=LEAK, max_hits=6, burst_hits=3, burst_seconds=0.0, hits_per_second=10.0
+    )
     results = []
 
     def run(at: int) -> None:

@@ -41,7 +41,12 @@ def accused() -> HuntResult:
 
 def bursts() -> HuntResult:
     return _hunt(
-        FakeEngine(leaking(0.001)), tag=LEAK, max_hits=90, burst_hits=15, hits_per_second=30.0
+        FakeEngine(leaking(0.001)),
+        tag=LEAK,
+        max_hits=90,
+        burst_hits=15,
+        burst_seconds=0.0,
+        hits_per_second=30.0,
     )
 
 
