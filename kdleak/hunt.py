@@ -2,17 +2,16 @@
 
 Runs on any engine, in any host; standard library only. The parts: ``rank`` picks the tag,
 ``arm`` changes the target and changes it back, ``watch`` tells hits from other stops,
-``callsites`` and ``verdict`` say what the hits mean, ``diagnosis`` what their absence means.
+``callsites`` and ``verdict`` say what the hits mean, ``diagnosis`` what their absence means;
+``hunt_outcome`` puts the result together.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
-from typing import Callable, List, Optional, Tuple
+from typing import Callable, Optional, Tuple
 
 from kdleak.arm import ArmedTag, require_live
-from kdleak.diagnosis import checklist
 from kdleak.engine.base import Engine
 from kdleak.errors import (
     DisarmNotConfirmed,
@@ -23,27 +22,21 @@ from kdleak.errors import (
 )
 from kdleak.explain import explain
 from kdleak.hunt_options import HuntOptions, RankOptions
+from kdleak.hunt_outcome import HuntFacts, assemble
 from kdleak.journal import Journal
-from kdleak.model import StopKind, SymbolKind, TagUsage
+from kdleak.model import StopKind, TagUsage
 from kdleak.pool_hit_tag import SYMBOL
 from kdleak.rank import rank
 from kdleak.restore import restore
 from kdleak.result import (
-    NO_STACK,
-    Check,
-    Completeness,
-    DisarmState,
     DisarmStatus,
     HuntPhase,
     HuntProgress,
     HuntResult,
-    Pairing,
-    RankResult,
     StopReason,
     TagGrowth,
 )
 from kdleak.tags import PoolTag
-from kdleak.verdict import choose_accused, verdict_sentences
 from kdleak.watch import BlockFinderLike, Watch
 
 __all__ = [
@@ -112,8 +105,8 @@ def hunt(
         sleep=sleep,
         narrate=narrate,
         progress=progress,
+        started_at=wall_clock(),
     )
-    hunter.started_at = wall_clock()
     return hunter.hunt()
 
 
@@ -131,6 +124,7 @@ class _Hunter:
         sleep: Callable[[float], None],
         narrate: Callable[[str], None],
         progress: Optional[Callable[[HuntProgress], None]],
+        started_at: float,
     ) -> None:
         self._engine = engine
         self._options = options
@@ -142,38 +136,30 @@ class _Hunter:
         self._progress = progress
         self._reported_at: Optional[float] = None
         self._reported_phase: Optional[HuntPhase] = None
-        self._tag = options.tag
-        self._tag_reason = "given by the user" if options.tag is not None else ""
-        self._rank: Optional[RankResult] = None
-        self._watch: Optional[Watch] = None
-        self._armed: Optional[ArmedTag] = None
         self._before: Optional[Tuple[TagUsage, float]] = None
-        self._growth: Optional[TagGrowth] = None
-        self._symbol_kind = SymbolKind.NONE
-        self._seconds = 0.0
-        self._seconds_watched = 0.0
-        self._seconds_stopped = 0.0
-        self._remarks: List[str] = []
-        self._gaps: List[str] = []
-        self._reason: Optional[StopReason] = None
-        self._requests_before = engine.requests
-        self.started_at = 0.0
+        self._facts = HuntFacts(
+            engine,
+            tag=options.tag,
+            tag_reason="given by the user" if options.tag is not None else "",
+            requests_before=engine.requests,
+            started_at=started_at,
+        )
 
     def hunt(self) -> HuntResult:
         """Everything up to the result; see ``hunt``."""
         try:
             self._prepare()
-            if self._tag is None:
+            if self._facts.tag is None:
                 self._choose_tag()
-            if self._tag is not None and self._reason is None:
-                self._measure_before(self._tag)
-                self._arm_and_watch(self._tag)
-                self._measure_after(self._tag)
+            if self._facts.tag is not None and self._facts.reason is None:
+                self._measure_before(self._facts.tag)
+                self._arm_and_watch(self._facts.tag)
+                self._measure_after(self._facts.tag)
         except (KeyboardInterrupt, SystemExit):
             # Only where nothing is armed (any more): ArmedTag has done its work by now.
-            self._reason = self._reason or StopReason.INTERRUPTED
+            self._facts.reason = self._facts.reason or StopReason.INTERRUPTED
         self._report(HuntPhase.DONE)
-        return self._result()
+        return assemble(self._facts)
 
     # --- before arming
 
@@ -193,8 +179,13 @@ class _Hunter:
             self._remark(
                 f"Journal file {damaged.path.name} cannot be used ({damaged.why}); it is kept."
             )
-        if any(found.entry.where == engine.where for found in scan.files):
-            self._restore_first()
+        target = engine.target
+        for found in scan.files:
+            entry = found.entry
+            same_boot = (entry.kernel_base, entry.build) == (target.kernel_base, target.build)
+            if same_boot or entry.where == engine.where:
+                self._restore_first()
+                break
         for remark in engine.reload():
             self._remark(remark)
 
@@ -227,22 +218,22 @@ class _Hunter:
             narrate=self._narrate,
             progress=self._progress,
         )
-        self._rank = ranking
-        self._gaps.extend(ranking.gaps)
+        self._facts.rank = ranking
+        self._facts.gaps.extend(ranking.gaps)
         if ranking.stop is not None:
             broke_in = ranking.stop.kind is StopKind.BREAK_IN
-            self._reason = StopReason.BREAK_IN if broke_in else StopReason.FOREIGN_STOP
+            self._facts.reason = StopReason.BREAK_IN if broke_in else StopReason.FOREIGN_STOP
         elif ranking.interrupted:
-            self._reason = StopReason.INTERRUPTED
+            self._facts.reason = StopReason.INTERRUPTED
         elif ranking.suspect is None:
-            self._reason = StopReason.NOTHING_GREW
+            self._facts.reason = StopReason.NOTHING_GREW
         else:
-            self._tag = ranking.suspect.tag
-        self._tag_reason = ranking.reason
+            self._facts.tag = ranking.suspect.tag
+        self._facts.tag_reason = ranking.reason
         self._narrate(ranking.reason)
 
     def _measure_before(self, tag: PoolTag) -> None:
-        self._symbol_kind = self._engine.nearest(self._engine.symbol(SYMBOL)).kind
+        self._facts.symbol_kind = self._engine.nearest(self._engine.symbol(SYMBOL)).kind
         usage = self._usage(tag, "before")
         if usage is not None:
             self._before = (usage, self._clock())
@@ -254,9 +245,9 @@ class _Hunter:
         try:
             snapshot = self._engine.pool_usage(tag)
         except KdleakError as error:
-            self._gaps.append(f"the tag's counters {when} the hunt: {error}")
+            self._facts.gaps.append(f"the tag's counters {when} the hunt: {error}")
             return None
-        self._gaps.extend(gap for gap in snapshot.gaps if gap not in self._gaps)
+        self._facts.gaps.extend(gap for gap in snapshot.gaps if gap not in self._facts.gaps)
         return snapshot.find(tag) or TagUsage(tag)
 
     # --- armed
@@ -264,7 +255,7 @@ class _Hunter:
     def _arm_and_watch(self, tag: PoolTag) -> None:
         engine, options = self._engine, self._options
         make_finder = self._block_finder_factory
-        watch = self._watch = Watch(
+        watch = self._facts.watch = Watch(
             engine,
             tag,
             options,
@@ -272,7 +263,7 @@ class _Hunter:
             clock=self._clock,
             report=self._report,
         )
-        armed = self._armed = ArmedTag(
+        armed = self._facts.armed = ArmedTag(
             engine,
             tag,
             self._journal,
@@ -298,14 +289,14 @@ class _Hunter:
             if watch.reason is None:
                 watch.reason, watch.error = StopReason.ENGINE_ERROR, error
         except (KeyboardInterrupt, SystemExit):
-            self._reason = watch.reason or StopReason.INTERRUPTED
+            self._facts.reason = watch.reason or StopReason.INTERRUPTED
             self._account(watch, armed)
         except KdleakError as error:
             if armed.state.status is DisarmStatus.NOT_NEEDED:
                 raise  # nothing was written: an ordinary refusal
             watch.reason, watch.error = StopReason.ENGINE_ERROR, error
-        self._reason = watch.reason or self._reason or StopReason.ENGINE_ERROR
-        self._gaps.extend(watch.gaps)
+        self._facts.reason = watch.reason or self._facts.reason or StopReason.ENGINE_ERROR
+        self._facts.gaps.extend(watch.gaps)
         if watch.why_foreign:
             self._remark(f"The stop that ended the hunt is not a hit: {watch.why_foreign}.")
 
@@ -320,17 +311,17 @@ class _Hunter:
 
     def _account(self, watch: Watch, armed: ArmedTag) -> None:
         """Note the times of the watch, once it is over."""
-        if watch.started is not None and not self._seconds:
-            self._seconds = watch.seconds
-            self._seconds_stopped = watch.seconds_stopped
+        if watch.started is not None and not self._facts.seconds:
+            self._facts.seconds = watch.seconds
+            self._facts.seconds_stopped = watch.seconds_stopped
             since = armed.armed_since
             still = self._clock() - since if since is not None else 0.0
-            self._seconds_watched = armed.seconds_armed + still
+            self._facts.seconds_watched = armed.seconds_armed + still
 
     # --- after disarming
 
     def _measure_after(self, tag: PoolTag) -> None:
-        armed = self._armed
+        armed = self._facts.armed
         if (
             self._before is None
             or armed is None
@@ -341,12 +332,12 @@ class _Hunter:
         after = self._usage(tag, "after")
         if after is not None:
             before, at = self._before
-            self._growth = TagGrowth(before, after, self._clock() - at)
+            self._facts.growth = TagGrowth(before, after, self._clock() - at)
 
     # --- telling
 
     def _remark(self, sentence: str) -> None:
-        self._remarks.append(sentence)
+        self._facts.remarks.append(sentence)
         self._narrate(sentence)
 
     def _report(self, phase: HuntPhase) -> None:
@@ -361,11 +352,11 @@ class _Hunter:
         if not due:
             return
         self._reported_at, self._reported_phase = now, phase
-        watch = self._watch
+        watch = self._facts.watch
         self._progress(
             HuntProgress(
                 phase,
-                tag=self._tag,
+                tag=self._facts.tag,
                 hits=watch.ledger.hits if watch else 0,
                 allocs=watch.ledger.allocs if watch else 0,
                 frees=watch.ledger.frees if watch else 0,
@@ -377,88 +368,3 @@ class _Hunter:
                 sites=watch.ledger.busiest(_LIVE_SITES) if watch else (),
             )
         )
-
-    def _result(self) -> HuntResult:
-        watch, armed, ranking = self._watch, self._armed, self._rank
-        reason = self._reason or StopReason.ENGINE_ERROR
-        completeness = self._completeness()
-        disarm = armed.state if armed else DisarmState(DisarmStatus.NOT_NEEDED)
-        stop = watch.stop if watch else None
-        stack = watch.stop_stack if watch else None
-        if stop is None and ranking is not None and ranking.stop is not None:
-            stop, stack = ranking.stop, ranking.stop_stack
-        base = HuntResult(
-            target=self._engine.target,
-            engine=self._engine.name,
-            where=self._engine.where,
-            tag=self._tag,
-            tag_reason=self._tag_reason,
-            started_at=self.started_at,
-            verdict=(),
-            accused=None,
-            sites=(),
-            stacks=(),
-            hits=(),
-            pairing=watch.ledger.pairing() if watch else Pairing(),
-            growth=self._growth,
-            completeness=completeness,
-            change=armed.change if armed else None,
-            disarm=disarm,
-            stop_reason=reason,
-            stop=stop,
-            stop_stack=stack if stack is not None else NO_STACK,
-            error=str(watch.error) if watch and watch.error else "",
-            leave_stopped=reason in (StopReason.FOREIGN_STOP, StopReason.BREAK_IN),
-            rank=ranking,
-            remarks=tuple(self._remarks),
-        )
-        if watch is None or self._tag is None:
-            return replace(base, verdict=_verdict_without_watch(base))
-        sites = watch.ledger.sites(self._seconds or watch.seconds, completeness.share_watched)
-        return replace(
-            base,
-            verdict=verdict_sentences(str(self._tag), sites, self._growth, len(watch.hits)),
-            accused=choose_accused(sites),
-            sites=sites,
-            stacks=watch.ledger.stacks(),
-            hits=tuple(watch.hits),
-            checklist=self._checklist(self._tag) if not watch.hits else (),
-        )
-
-    def _checklist(self, tag: PoolTag) -> Tuple[Check, ...]:
-        armed = self._armed
-        return checklist(
-            tag,
-            symbol_kind=self._symbol_kind,
-            growth=self._growth,
-            read_back=armed is not None and armed.times_armed > 0,
-            engine=self._engine.name,
-            rank=self._rank,
-        )
-
-    def _completeness(self) -> Completeness:
-        watch = self._watch
-        requests = max(0, self._engine.requests - self._requests_before)
-        if watch is None:
-            return Completeness(requests=requests, gaps=tuple(self._gaps))
-        hits = watch.hits
-        return Completeness(
-            hits=len(hits),
-            seconds=self._seconds,
-            seconds_watched=min(self._seconds, self._seconds_watched),
-            seconds_stopped=self._seconds_stopped,
-            bursts=watch.bursts,
-            late_hits=watch.late_hits,
-            broken_stacks=watch.broken_stacks,
-            unaddressed=sum(not hit.block.address for hit in hits),
-            unsized=sum(hit.block.size is None for hit in hits),
-            requests=requests,
-            gaps=tuple(dict.fromkeys(self._gaps)),
-        )
-
-
-def _verdict_without_watch(result: HuntResult) -> Tuple[str, ...]:
-    """The answer when nothing was armed."""
-    if result.stop_reason is StopReason.NOTHING_GREW and result.rank is not None:
-        return (result.rank.reason, "Nothing was armed.")
-    return (f"Nothing was armed: {result.stop_reason.value}.",)

@@ -83,7 +83,7 @@ def judge(facts: SiteFacts, evidence: Evidence) -> Tuple[Judgement, str]:
 
 def _judge_paired(facts: SiteFacts) -> Tuple[Judgement, str]:
     if facts.outstanding == 0:
-        return Judgement.CLEARED, f"All {facts.known} blocks allocated here came back."
+        return Judgement.CLEARED, f"All {_followed(facts)} came back."
     share = facts.outstanding / facts.known
     enough = facts.outstanding_old >= MIN_SAMPLE
     if enough and share >= MANY_STAY:
@@ -106,7 +106,7 @@ def _judge_paired(facts: SiteFacts) -> Tuple[Judgement, str]:
         )
     return (
         Judgement.CLEARED,
-        f"All but {facts.outstanding} of {facts.known} blocks allocated here came back.",
+        f"All but {facts.outstanding} of {_followed(facts)} came back.",
     )
 
 
@@ -154,14 +154,18 @@ def _judge_unaddressed(facts: SiteFacts, pairing: Pairing) -> Tuple[Judgement, s
 
 
 def _staying(facts: SiteFacts) -> str:
-    text = (
-        f"{facts.outstanding} of {facts.known} blocks allocated here were not freed while watched"
-    )
+    return f"{facts.outstanding} of {_followed(facts)} were not freed while watched"
+
+
+def _followed(facts: SiteFacts) -> str:
+    """The blocks whose fate is known, and how many more there are."""
+    text = f"{facts.known} blocks allocated here"
+    more = []
     if facts.unaddressed:
-        text += f" ({facts.unaddressed} more of unknown address)"
+        more.append(f"{facts.unaddressed} more of unknown address")
     if facts.unwatched:
-        text += f" ({facts.unwatched} more went out of sight in a pause)"
-    return text
+        more.append(f"{facts.unwatched} more out of sight in a pause")
+    return f"{text} ({', '.join(more)})" if more else text
 
 
 def _seconds(value: Optional[float]) -> str:
@@ -231,6 +235,12 @@ def _all_came_back(tag: str, sites: Sequence[CallSite]) -> str:
         return (
             f"What is allocated with tag '{tag}' comes back: {outstanding} of {allocs} blocks "
             "were still in use at the end, none of them for unusually long."
+        )
+    lost = sum(site.unaddressed + site.unwatched for site in sites)
+    if lost:
+        return (
+            f"Every block of tag '{tag}' that could be followed came back; {lost} of {allocs} "
+            "could not."
         )
     return f"Every block of tag '{tag}' allocated while watched came back."
 

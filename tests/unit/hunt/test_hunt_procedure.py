@@ -466,10 +466,13 @@ def test_a_finder_that_fails_leaves_the_address_unknown(journal: Journal) -> Non
         assert result.accused is None
 
 
-def test_what_an_earlier_hunt_left_is_undone_before_the_ranking(journal: Journal) -> None:
+@pytest.mark.parametrize("where", [FakeEngine.where, "com:port=COM1"])
+def test_what_an_earlier_hunt_left_is_undone_before_the_ranking(
+    journal: Journal, where: str
+) -> None:
     engine = FakeEngine(leaking())
-    with journal.claim(engine.where, ADDRESS) as claim:
-        claim.record(journal.entry(engine.where, engine.target, ADDRESS, IDLE, OTHER.raw))
+    with journal.claim(where, ADDRESS) as claim:
+        claim.record(journal.entry(where, engine.target, ADDRESS, IDLE, OTHER.raw))
     engine.hit_tag = OTHER.raw
     result = run(engine, journal, tag=None, max_hits=6)
     assert engine.writes == [IDLE, b"Leak", IDLE]
