@@ -66,7 +66,7 @@ def pdb_key(image) -> str:
 
 @pytest.fixture
 def home(tmp_path):
-    for image in image_files():
+    for image in {*image_files(), *image_files(19045)}:
         pdb = image.with_suffix(".pdb")
         folder = tmp_path / ".ntoseye" / "symbols" / pdb.name / pdb_key(image)
         folder.mkdir(parents=True)
@@ -74,11 +74,11 @@ def home(tmp_path):
     return tmp_path
 
 
-def ask_ntoseye(home, *arguments: str) -> dict:
+def ask_ntoseye(home, *arguments: str, script: str = SCRIPT) -> dict:
     environment = {**os.environ, "HOME": str(home), "NTOSEYE_KD_TIMEOUT": "10"}
     environment.pop("PYTHONPATH", None)
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments],
+        [sys.executable, "-c", script, *arguments],
         capture_output=True,
         text=True,
         timeout=60,
