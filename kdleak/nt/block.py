@@ -223,14 +223,19 @@ class BlockFinder:
         return Block(address, size or None, pool, BlockTrust.VERIFIED)
 
     def _narrow(self, known: _Instruction, sight: Sight, found: _Candidates) -> None:
-        """Several blocks are possible: remember which places could have meant any of them."""
-        for rule, big in ((known.small, False), (known.big, True)):
-            starts = [start for is_big, start in found if is_big == big]
-            fitting: Set[Tuple[str, int]] = set()
-            for start in starts:
-                fitting |= self._holders_of(sight, start, big)
-            if fitting:
-                rule.narrow(fitting)
+        """Several blocks are possible: remember which places could have meant any of them.
+
+        Only when all are of one kind. Otherwise the right one may be of either, and a rule
+        would lose the holder it has for the blocks of its own kind.
+        """
+        kinds = {big for big, _ in found}
+        if len(kinds) != 1:
+            return
+        big = kinds.pop()
+        fitting: Set[Tuple[str, int]] = set()
+        for _, start in found:
+            fitting |= self._holders_of(sight, start, big)
+        (known.big if big else known.small).narrow(fitting)
 
     def _at_holders(self, known: _Instruction, sight: Sight, kind: HitKind) -> _Candidates:
         """What lies where all earlier hits had their block.
@@ -249,10 +254,12 @@ class BlockFinder:
                 self._take_small(found, start, self._read(start, 8), kind)
                 if start % PAGE_SIZE == 0 and not small.behind_header:
                     self._take_big(found, start, sight, kind)
-        pages = {page for page in big.starts(sight) if self._on_page(page, sight)}
-        for page in pages:
+        if any(self._on_page(page, sight) for page in big.starts(sight)):
+            page = big.start(sight) if big.observed else None
+            if page is None:
+                return {}
             self._take_big(found, page, sight, kind)
-        if len(pages) > 1 or (not big.observed and any(is_big for is_big, _ in found)):
+        if not big.observed and any(is_big for is_big, _ in found):
             return {}
         return found
 
