@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kdleak.errors import LinkLost, NoTarget, TargetRestarted, WrongKey
+from kdleak.kd.kdnet_session import SILENT_SECONDS
 from kdleak.kd.link import Statistics
 from kdleak.kd.machine import Machine, earliest
 from kdleak.kd.media import Medium
 from kdleak.kd.packets import Packet, PacketType
 
 _STOP_CHECK_SECONDS = 0.2
-_SILENT_SECONDS = 10.0
-"""A KDNET target pokes every 3 seconds whatever it does; silent for longer, it is gone."""
 
 
 class BlockingLink:
@@ -169,7 +168,7 @@ class BlockingHost(BlockingLink):
             return
         now = self._clock()
         alive = self.alive_at
-        if not self._machine.connected or alive is None or now - alive > _SILENT_SECONDS:
+        if not self._machine.connected or alive is None or now - alive > SILENT_SECONDS:
             self._machine.forget(now)
             if not self._pump(lambda: self._machine.connected, now + timeout):
                 self._refuse_connection(timeout)

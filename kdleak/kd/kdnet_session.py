@@ -31,6 +31,8 @@ POKE_SEQUENCE_STEP = 3
 CALL_SECONDS = 0.5
 CURRENT_VERSION = 5
 GREETING_SIZE = 12
+SILENT_SECONDS = 10.0
+"""A target pokes every 3 seconds whatever it does; silent for longer, it is gone."""
 
 _NONCE_SIZE = 32
 _NONCE_MASK = (1 << 256) - 1
@@ -108,6 +110,7 @@ class HostSession:
         self.foreign = 0
         self.alive_at: float | None = None
         self.doubtful = False
+        self._channel_alive_at = 0.0
         self._key = key
         self._random = random_bytes
         self._call = call
@@ -183,7 +186,7 @@ class HostSession:
             if channel is not self._channel:
                 self._adopt(channel)
             self.doubtful = False
-            self.alive_at = now
+            self._heard(source, now)
             return datagram.payload
         return None
 
@@ -216,12 +219,27 @@ class HostSession:
             poke = parse_structure(POKE, "a KDNET poke", datagram.payload)
         except ProtocolError:
             return False
+        if self._is_another_machine(source, now):
+            return False
         if self._is_keepalive(source, poke.debugger_port):
-            self.alive_at = now
+            self._heard(source, now)
             return True
         self.alive_at = now
         self._answer(datagram, poke.nonce, source)
         return True
+
+    def _heard(self, source: Address, now: float) -> None:
+        self.alive_at = now
+        if self._channel is not None and source == self._channel.address:
+            self._channel_alive_at = now
+
+    def _is_another_machine(self, source: Address, now: float) -> bool:
+        """Whether a poke comes from elsewhere while our target is well: one port, one target."""
+        return (
+            self._channel is not None
+            and source[0] != self._channel.address[0]
+            and now - self._channel_alive_at < SILENT_SECONDS
+        )
 
     def _is_keepalive(self, source: Address, debugger_port: int) -> bool:
         """Whether a poke only says that the target is still there and still ours."""
@@ -398,6 +416,7 @@ __all__ = [
     "CURRENT_VERSION",
     "MAGIC",
     "POKE_SECONDS",
+    "SILENT_SECONDS",
     "HostSession",
     "TargetSession",
     "build_greeting",
