@@ -11,7 +11,7 @@ import contextlib
 import time
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Callable, List, Optional, Tuple, Type
+from typing import Callable, Optional, Tuple, Type
 
 from kdleak.engine.base import Engine
 from kdleak.errors import (
@@ -141,6 +141,8 @@ class ArmedTag:
         self._claim: Optional[Claim] = None
         self._may_be_armed = False
         self._gave_up = False
+        self._recorded = False
+        self._for_now = False
         self.guard = InterruptGuard()
         self.state = DisarmState(DisarmStatus.NOT_NEEDED, why=f"{SYMBOL} was not written")
         self.times_armed = 0
@@ -196,6 +198,8 @@ class ArmedTag:
     def _leave(self, error: Optional[BaseException]) -> None:
         try:
             state = self.state if self._gave_up else self.disarm()
+            if state.safe and self._recorded:
+                state = self.state = replace(state, remarks=state.remarks + self._close_entry())
         finally:
             if self._claim is not None:
                 self._claim.release()
@@ -260,16 +264,19 @@ class ArmedTag:
         """
         if self._original is None or self._claim is None:
             raise JournalError(f"arming {SYMBOL}", "its original value is not saved")
-        self._stop_target(force=False, timeout=self._interrupt_timeout)
-        self._claim.record(
-            self._journal.entry(
-                self._engine.where,
-                self._engine.target,
-                self._address,
-                self._original,
-                self._tag.raw,
+        if not self._recorded:
+            # Before the target is stopped: synchronising a disk takes its time.
+            self._claim.record(
+                self._journal.entry(
+                    self._engine.where,
+                    self._engine.target,
+                    self._address,
+                    self._original,
+                    self._tag.raw,
+                )
             )
-        )
+            self._recorded = True
+        self._stop_target(force=False, timeout=self._interrupt_timeout)
         self._may_be_armed = True
         back = write_and_read_back(self._engine, self._address, self._tag.raw)
         if back != self._tag.raw:
@@ -291,12 +298,17 @@ class ArmedTag:
         with self.guard.admit():
             return self._engine.resume(timeout)
 
-    def disarm(self) -> DisarmState:
+    def disarm(self, *, for_now: bool = False) -> DisarmState:
         """Write the original value, read it back, close the journal entry.
 
         Never raises for what the target, the link or the engine does. Ctrl+C is held off;
         pressing it twice gives up waiting for a lost link.
+
+        Args:
+            for_now: it will be armed again soon: the journal entry stays meanwhile, which saves
+                the stopped target the time of two changes to the disk.
         """
+        self._for_now = for_now
         if self._may_be_armed:
             self.guard.install()
             self.state = self._disarm(_Patience(self.guard.pressed))
@@ -374,19 +386,24 @@ class ArmedTag:
                 self._on_stop(stop)
 
     def _closed(self, status: DisarmStatus, why: str) -> DisarmState:
-        remarks: List[str] = []
-        if self._claim is not None:
-            try:
-                self._claim.close()
-            except JournalError as error:
-                remarks.append(f"{error} The entry in it is done with.")
+        keep = self._for_now and status is DisarmStatus.CONFIRMED
         return DisarmState(
             status,
             self._address,
             as_number(self._original or b""),
             why,
-            remarks=tuple(remarks),
+            remarks=() if keep else self._close_entry(),
         )
+
+    def _close_entry(self) -> Tuple[str, ...]:
+        """Remove the journal entry; a remark when that fails."""
+        self._recorded = False
+        if self._claim is not None:
+            try:
+                self._claim.close()
+            except JournalError as error:
+                return (f"{error} The entry in it is done with.",)
+        return ()
 
     def _not_confirmed(self, why: str) -> DisarmState:
         original = self._original or b""

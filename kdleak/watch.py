@@ -177,7 +177,7 @@ class Watch:
 
     def _rest(self, armed: ArmedTag, seconds: float) -> None:
         """Let the target run disarmed, then arm again."""
-        state = armed.disarm()
+        state = armed.disarm(for_now=True)
         if state.status is not DisarmStatus.CONFIRMED:
             restarted = state.status is DisarmStatus.NOT_NEEDED
             self._end(StopReason.RESTARTED if restarted else StopReason.LINK_LOST)

@@ -102,13 +102,13 @@ def heal(engine: FakeEngine) -> None:
     engine.lie = None
 
 
-def run(engine: FakeEngine, journal: Journal, *, bursts: bool, rank: bool):
+def run(engine: FakeEngine, journal: Journal, *, bursts: bool, rank: bool, seconds: float = 20.0):
     """(result, error) of a hunt."""
     options = HuntOptions(
         tag=None if rank else LEAK,
         rank=RankOptions(seconds=2.0, snapshots=3),
         max_hits=12,
-        max_seconds=20.0,
+        max_seconds=seconds,
         burst_hits=4 if bursts else 50,
         burst_seconds=0.0,
         hits_per_second=10.0 if bursts else None,
@@ -161,6 +161,7 @@ def check_never_silent(engine: FakeEngine, journal: Journal, result, error) -> N
     rank=st.booleans(),
     foreign_at=st.one_of(st.none(), st.integers(0, 20)),
     event_on_interrupt=st.booleans(),
+    seconds=st.sampled_from((20.0, 0.42)),
 )
 def test_never_armed_in_silence(
     plan: List[Fault],
@@ -168,6 +169,7 @@ def test_never_armed_in_silence(
     rank: bool,
     foreign_at: Optional[int],
     event_on_interrupt: bool,
+    seconds: float,
 ) -> None:
     def events():
         for number, event in enumerate(leaking()):
@@ -179,7 +181,7 @@ def test_never_armed_in_silence(
     engine.event_on_interrupt = event_on_interrupt
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(Path(folder), now=lambda: 1.0, sleep=lambda _: None)
-        result, error = run(engine, journal, bursts=bursts, rank=rank)
+        result, error = run(engine, journal, bursts=bursts, rank=rank, seconds=seconds)
         check_never_silent(engine, journal, result, error)
 
 

@@ -186,6 +186,34 @@ def test_disarm_and_arm_again(journal: Journal) -> None:
     assert engine.hit_tag == IDLE
 
 
+def test_between_bursts_the_entry_stays_and_is_closed_at_the_end(journal: Journal) -> None:
+    engine = FakeEngine()
+    with armed_tag(engine, journal) as armed:
+        assert armed.disarm(for_now=True).status is DisarmStatus.CONFIRMED
+        assert engine.hit_tag == IDLE
+        assert len(journal.scan().files) == 1
+        armed.arm()
+        armed.disarm(for_now=True)
+    assert journal.scan().files == ()
+    assert armed.state.remarks == ()
+
+
+def test_the_disk_is_written_while_the_target_still_runs(journal: Journal) -> None:
+    engine = FakeEngine()
+    with armed_tag(engine, journal) as armed:
+        armed.disarm()
+        engine.resume(1.0)
+        before = len(engine.calls)
+
+        def fault(fake: FakeEngine, name: str, when: str) -> None:
+            if name == "interrupt":
+                assert len(journal.scan().files) == 1
+
+        engine.fault = fault
+        armed.arm()
+        assert engine.calls[before:] == ["interrupt", "write", "read"]
+
+
 def test_a_running_target_is_stopped_to_disarm_and_hits_meanwhile_are_told(
     journal: Journal,
 ) -> None:

@@ -329,14 +329,72 @@ def test_a_hit_while_stopping_is_recorded_and_our_break_in_not_taken_for_somebod
                 return self.stop
             return super().resume(timeout)
 
-    engine = Crossing(leaking(period=0.004))
+    engine = Crossing(leaking(period=0.015))
     engine.event_on_interrupt = True
-    result = run(
-        engine, journal, max_hits=80, burst_hits=10, burst_seconds=0.0, hits_per_second=40.0
-    )
-    assert result.stop_reason is StopReason.HITS
-    assert len(result.hits) >= 80
+    result = run(engine, journal, max_seconds=1.0)
+    assert result.stop_reason is StopReason.SECONDS
+    assert result.hits[-1].at > 1.0
+    assert result.completeness.late_hits == 0
+    assert not result.leave_stopped
     assert engine.hit_tag == IDLE
+    assert engine.calls.count("interrupt") == 2
+
+
+def test_a_foreign_stop_while_stopping_to_disarm_is_handed_over(journal: Journal) -> None:
+    engine = FakeEngine([foreign("otherdrv!Assert+1", dt=1.01)])
+    engine.event_on_interrupt = True
+    result = run(engine, journal, max_seconds=1.0)
+    assert result.stop_reason is StopReason.FOREIGN_STOP
+    assert result.leave_stopped
+    assert engine.hit_tag == IDLE
+    assert engine.calls.count("resume") == 1
+
+
+def bursting(journal: Journal, engine: FakeEngine) -> HuntResult:
+    return run(engine, journal, max_hits=50, burst_hits=5, burst_seconds=0.0, hits_per_second=5.0)
+
+
+def test_a_foreign_stop_between_bursts_is_handed_over(journal: Journal) -> None:
+    events = [*itertools.islice(leaking(), 5), foreign("otherdrv!Assert+1")]
+    engine = FakeEngine(events)
+    result = bursting(journal, engine)
+    assert result.stop_reason is StopReason.FOREIGN_STOP
+    assert result.leave_stopped
+    assert result.completeness.bursts == 1
+    assert engine.stop.kind is StopKind.BREAK_INSTRUCTION
+
+
+@pytest.mark.parametrize("how", ["restart", "link"])
+def test_losing_the_target_at_the_end_of_a_burst(journal: Journal, how: str) -> None:
+    def fault(fake: FakeEngine, name: str, when: str) -> None:
+        if name == "write" and fake.calls.count("write") == 2:
+            fake.link_down = how == "link"
+            if how == "restart":
+                fake.reboot()
+
+    engine = FakeEngine(leaking(), fault=fault)
+    result = bursting(journal, engine)
+    assert len(result.hits) == 5
+    if how == "restart":
+        assert result.stop_reason is StopReason.RESTARTED
+        assert result.disarm.status is DisarmStatus.NOT_NEEDED
+    else:
+        assert result.stop_reason is StopReason.LINK_LOST
+        assert result.disarm.status is DisarmStatus.NOT_CONFIRMED
+
+
+def test_the_time_runs_out_between_bursts(journal: Journal) -> None:
+    engine = FakeEngine(leaking(period=0.001))
+    result = run(
+        engine,
+        journal,
+        max_seconds=2.0,
+        burst_hits=5,
+        burst_seconds=0.0,
+        hits_per_second=4.0,
+    )
+    assert result.stop_reason is StopReason.SECONDS
+    assert result.completeness.seconds == pytest.approx(2.0, abs=0.1)
 
 
 def test_no_hits_prints_the_checklist_with_what_was_verified(journal: Journal) -> None:

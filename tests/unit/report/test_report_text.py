@@ -132,3 +132,29 @@ def test_a_narrow_ranking_drops_columns_but_not_growth() -> None:
 
 def test_more_sites_than_shown_are_counted() -> None:
     assert "(top 1 of 3)" in render_hunt(HUNTS["accused"], top=1)
+
+
+def test_a_ranking_that_ended_early_says_why() -> None:
+    stopped = replace(
+        RANKS["growth"],
+        stop=HUNTS["foreign_stop"].stop,
+        stop_stack=HUNTS["foreign_stop"].stop_stack,
+        gaps=("row 7 of processor 1",),
+    )
+    text = render_rank(stopped, top=0)
+    assert "left stopped" in text
+    assert "otherdrv!Assert+0x10" in text
+    assert "missing: row 7 of processor 1" in text
+    assert "... 1 more" in text
+    assert "Interrupted" in render_rank(replace(stopped, interrupted=True))
+
+
+def test_a_restore_says_what_it_did_besides() -> None:
+    some = RESTORES["restored"]
+    text = render_restore(replace(some, passed_hits=2, leave_stopped=True, items=()))
+    assert "The journal has no entry for this target." in text
+    assert "2 breaks of the armed tag let go." in text
+    assert "left stopped" in text
+    one = render_restore(replace(some, passed_hits=1, remarks=("bad.json is damaged",)))
+    assert "1 break of" in one
+    assert "- bad.json is damaged" in one
