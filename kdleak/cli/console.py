@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Callable, Iterator, Optional, TextIO
 
 import click
 
-from kdleak.errors import UsageError
+from kdleak.errors import IncompleteResult, UsageError
 from kdleak.report.palette import ANSI, PLAIN, Palette
 from kdleak.report.sanitise import sanitise
 from kdleak.result import HuntPhase, HuntProgress
@@ -42,8 +42,35 @@ def width() -> int:
 
 
 def narrate(text: str) -> None:
-    """One sentence about what is going on, to stderr."""
-    click.echo(sanitise(text), err=True)
+    """One sentence about what is going on, to stderr. Never fails: the terminal may be gone."""
+    with contextlib.suppress(OSError, ValueError):
+        print(sanitise(text), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def print_result(text: str) -> None:
+    """Print to stdout; a reader that went away (``| head -1``) has all it wanted.
+
+    Raises:
+        IncompleteResult: the rest could not be written (a full disk).
+    """
+    try:
+        click.echo(text, nl=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_stdout()
+    except OSError as error:
+        _drop_stdout()
+        raise IncompleteResult(
+            "writing the result to stdout",
+            error.strerror or str(error),
+            "make room, or name a file with -o",
+        ) from error
+
+
+def _drop_stdout() -> None:
+    # What is still buffered would fail once more when the process ends.
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def write_result(text: str, output: Optional[Path], *, force: bool) -> None:
@@ -51,30 +78,42 @@ def write_result(text: str, output: Optional[Path], *, force: bool) -> None:
 
     Raises:
         UsageError: the file exists and ``--force`` was not given, or cannot be written.
+        IncompleteResult: stdout cannot be written.
     """
     if output is None:
-        click.echo(text, nl=False)
+        print_result(text)
         return
     refuse_overwrite(output, force=force)
     try:
-        with tempfile.NamedTemporaryFile(
-            "w",
-            encoding="utf-8",
-            newline="\n",
-            dir=output.parent,
-            prefix=output.name + ".",
-            delete=False,
-        ) as file:
-            file.write(text)
-        Path(file.name).replace(output)
+        _write_file(text, output)
     except OSError as error:
         # The result of a long hunt must not be lost with the file: print it instead.
-        click.echo(text, nl=False)
+        print_result(text)
         raise UsageError(
             f"writing {output}",
             error.strerror or str(error),
             "the result is on stdout instead",
         ) from error
+
+
+def _write_file(text: str, output: Path) -> None:
+    """Write beside the file and put that in its place when it is whole."""
+    with tempfile.NamedTemporaryFile(
+        "w",
+        encoding="utf-8",
+        newline="\n",
+        dir=output.parent,
+        prefix=output.name + ".",
+        delete=False,
+    ) as file:
+        temporary = Path(file.name)
+        try:
+            file.write(text)
+            file.close()
+            temporary.replace(output)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 def refuse_overwrite(output: Optional[Path], *, force: bool) -> None:
@@ -85,10 +124,16 @@ def refuse_overwrite(output: Optional[Path], *, force: bool) -> None:
     """
     if output is None:
         return
+    if output.is_dir():
+        raise UsageError(f"writing {output}", "it is a folder", "name a file in it")
     if output.exists() and not force:
         raise UsageError(f"writing {output}", "the file exists", "add --force or name another file")
     if not output.parent.is_dir():
         raise UsageError(f"writing {output}", "its folder does not exist", "create the folder")
+    if not os.access(output.parent, os.W_OK):
+        raise UsageError(
+            f"writing {output}", "its folder cannot be written to", "name a file elsewhere"
+        )
 
 
 class ProgressView:
@@ -117,18 +162,25 @@ class ProgressView:
             yield self
         finally:
             if self._status is not None:
-                self._status.stop()
+                with contextlib.suppress(OSError, ValueError):
+                    self._status.stop()
                 self._status = None
 
     def narrate(self, text: str) -> None:
         """A sentence above the progress line."""
-        if self._console is not None:
-            self._console.print(sanitise(text), soft_wrap=True)
-        else:
-            print(sanitise(text), file=self._stream, flush=True)
+        # A terminal that went away must not end a hunt that has a target to disarm.
+        with contextlib.suppress(OSError, ValueError):
+            if self._console is not None:
+                self._console.print(sanitise(text), soft_wrap=True)
+            else:
+                print(sanitise(text), file=self._stream, flush=True)
 
     def __call__(self, progress: HuntProgress) -> None:
         """Show one state."""
+        with contextlib.suppress(OSError, ValueError):
+            self._show(progress)
+
+    def _show(self, progress: HuntProgress) -> None:
         line = sanitise(describe(progress))
         if self._status is not None:
             from rich.text import Text  # noqa: PLC0415 - slow to import, rarely needed

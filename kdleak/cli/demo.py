@@ -50,9 +50,12 @@ def command(seed: int, interval: float, hits: int) -> int:
             max_stopped_share=None,
         )
         result = run_hunt(choice, options)
-    click.echo(_books(child, result))
-    click.echo(render_hunt(result, width=console.width(), style=console.palette()), nl=False)
+    report = render_hunt(result, width=console.width(), style=console.palette())
+    console.print_result(f"{_books(child, result)}\n{report}")
     code = exit_code(result)
+    if code is ExitCode.DONE and result.accused is None:
+        console.narrate(f"{hits} hits were too few to accuse anyone; watch longer with --hits")
+        return ExitCode.INCOMPLETE
     if code is ExitCode.DONE and not _agrees(child.result, result):
         console.narrate("the answer does not agree with the practice kernel's own books")
         return ExitCode.INCOMPLETE

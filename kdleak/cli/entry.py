@@ -6,21 +6,49 @@ user asked for one with ``-vv``.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import signal
 import sys
 import traceback
+from pathlib import Path
+from types import FrameType
 from typing import List, NoReturn, Optional
 
 from kdleak.errors import ExitCode, KdleakError
 
+# A key in the wrong place of a command line comes back in what is said about that place.
+_KEY = r"(?!a\.b\.c\.d\b|W\.X\.Y\.Z\b)[0-9a-z]{1,13}(?:\.[0-9a-z]{1,13}){3}"
+_BARE_KEY = re.compile(rf"(?<![0-9a-z.]){_KEY}(?![0-9a-z.])", re.IGNORECASE)
+_NAMED_KEY = re.compile(rf"((?:key|password)\s*=\s*)(?:{_KEY}|(?<==)[^\s,;'\")]+)", re.IGNORECASE)
+
 
 def main(arguments: Optional[List[str]] = None) -> NoReturn:
     """Run the command line and end the process."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        # A name no code page knows must not cost the result of a hunt.
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+    code = run(sys.argv[1:] if arguments is None else arguments)
+    _flush()
+    sys.exit(code)
 
 
 def run(arguments: List[str]) -> int:
     """Run the command line and return its exit code."""
+    try:
+        _take_signals()
+        return _run(arguments)
+    except KeyboardInterrupt as error:  # before or after click had the word
+        return int(_explain(error))
+
+
+def _run(arguments: List[str]) -> int:
     try:
         from kdleak.cli.main import cli  # noqa: PLC0415 - click is optional: WinDbg has none
     except ImportError as error:
@@ -33,6 +61,10 @@ def run(arguments: List[str]) -> int:
         return int(ExitCode.USAGE)
     try:
         outcome = cli.main(args=arguments, prog_name="kdleak", standalone_mode=False)
+    except SystemExit as error:
+        # How click says that the reader of our output went away (`kdleak --help | head -1`).
+        _flush()
+        return int(ExitCode.DONE if isinstance(error.__context__, OSError) else ExitCode.INTERNAL)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - no traceback reaches a user
         code = _explain(error)
         if code in (ExitCode.INTERNAL, ExitCode.TARGET):
@@ -41,23 +73,47 @@ def run(arguments: List[str]) -> int:
     return int(outcome) if isinstance(outcome, int) else int(ExitCode.DONE)
 
 
+def _take_signals() -> None:
+    """Make the signals that ask a process to end unwind it, so that the target is let go."""
+    for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):
+        number = getattr(signal, name, None)
+        # Ignored (nohup) stays ignored. Not in the main thread: the host's business.
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            with contextlib.suppress(ValueError):
+                signal.signal(number, _end)
+
+
+def _end(number: int, frame: Optional[FrameType]) -> None:
+    del number, frame
+    raise KeyboardInterrupt
+
+
+def _flush() -> None:
+    """Write out what is buffered; a reader that went away is nobody's loss."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # noqa: PERF203 - two streams
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _explain(error: BaseException) -> ExitCode:
     """Say what went wrong, in one sentence, and give the exit code for it."""
-    import click  # noqa: PLC0415 - optional, see run()
-
     if isinstance(error, KdleakError):
         _complain(str(error))
         return error.exit_code
-    if isinstance(error, click.ClickException):
-        error.show(sys.stderr)
+    if isinstance(error, ImportError) and not str(error.name).startswith("kdleak"):
+        _complain(
+            f"loading a part of kdleak: the package {error.name} is not installed. "
+            'Next: pip install "kdleak[native]".'
+        )
         return ExitCode.USAGE
-    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
         _complain("interrupted.")
         return ExitCode.INTERRUPTED
-    if isinstance(error, BrokenPipeError):
-        # The reader of our output went away (`kdleak rank ... | head`): nothing left to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.DONE
+    if _explain_usage(error):
+        return ExitCode.USAGE
     _complain(
         f"internal error: {type(error).__name__} in kdleak itself. "
         "Next: run the same command with -vv and report what it prints."
@@ -65,10 +121,33 @@ def _explain(error: BaseException) -> ExitCode:
     return ExitCode.INTERNAL
 
 
+def _explain_usage(error: BaseException) -> bool:
+    """Say what click did not like; False when the error is none of click's."""
+    import click  # noqa: PLC0415 - optional, see run()
+
+    if not isinstance(error, click.ClickException):
+        return False
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show(sys.stderr)  # `kdleak` alone: its help
+        return True
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "kdleak"
+    # What was typed is quoted here; a key may stand in it without saying so.
+    message = _BARE_KEY.sub("...", error.format_message()).rstrip(".?")
+    _complain(f"{message}. Next: {command} --help shows what there is.")
+    return True
+
+
 def _complain(text: str) -> None:
     from kdleak.report.sanitise import sanitise  # noqa: PLC0415 - only needed on errors
 
-    print("kdleak: " + sanitise(text), file=sys.stderr)  # noqa: T201
+    with contextlib.suppress(OSError, ValueError):  # the terminal may be gone
+        print("kdleak: " + sanitise(without_secrets(text)), file=sys.stderr)  # noqa: T201
+
+
+def without_secrets(text: str) -> str:
+    """The text with the value of everything called a key blanked."""
+    return _NAMED_KEY.sub(r"\1...", text)
 
 
 def _trace_if_asked(arguments: List[str], error: BaseException) -> None:
@@ -77,4 +156,5 @@ def _trace_if_asked(arguments: List[str], error: BaseException) -> None:
         len(word) - 1 for word in arguments if word.startswith("-v") and set(word[1:]) == {"v"}
     )
     if verbose >= 2:
-        sys.stderr.write("".join(traceback.format_tb(error.__traceback__)))
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write("".join(traceback.format_tb(error.__traceback__)))

@@ -10,7 +10,7 @@ import click
 from kdleak.cli import console
 from kdleak.cli.session import attached
 from kdleak.cli.target_options import TargetChoice, choose_target, target_options
-from kdleak.errors import ExitCode
+from kdleak.errors import ExitCode, KdleakError
 from kdleak.hunt import explain, hunt
 from kdleak.hunt_options import HuntOptions, RankOptions
 from kdleak.journal import Journal
@@ -73,6 +73,14 @@ from kdleak.tags import PoolTag
     metavar="RATE",
     help="Watch a tag that is hit more often than this in bursts.",
 )
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to try to get a lost link back, to disarm.",
+)
 @click.option("--full-speed", is_flag=True, help="No bursts: take every hit, whatever it costs.")
 @click.option(
     "--depth",
@@ -101,6 +109,7 @@ def command(
     seconds: float,
     max_stop_share: float,
     hits_per_second: float,
+    grace: float,
     full_speed: bool,
     depth: int,
     top: int,
@@ -123,7 +132,6 @@ def command(
       kdleak hunt -k com:ipport=4555,port=127.0.0.1 --json -o hunt.json
       kdleak hunt --tag Leak --explain
     """
-    del verbose
     options = HuntOptions(
         tag=PoolTag.parse(tag) if tag is not None else None,
         rank=RankOptions(
@@ -136,15 +144,16 @@ def command(
         max_seconds=seconds,
         stack_depth=depth,
         interrupt_timeout=timeout,
+        grace_seconds=grace,
         max_stopped_share=None if full_speed else max_stop_share,
         hits_per_second=None if full_speed else hits_per_second,
     )
     options.check()
     if explain_only:
-        click.echo(explain(options), nl=False)
+        console.print_result(explain(options))
         return ExitCode.DONE
-    choice = choose_target(connection, symbol_path, timeout)
     console.refuse_overwrite(output, force=force)
+    choice = choose_target(connection, symbol_path, timeout, verbose)
     result = run_hunt(choice, options)
     text = (
         hunt_json(result)
@@ -156,11 +165,18 @@ def command(
             top=top,
         )
     )
-    console.write_result(text, output, force=force)
-    if as_json or output is not None:
-        # The safety line must be seen whatever the result is written to.
-        console.narrate(result.disarm.sentence())
-    return exit_code(result)
+    code = exit_code(result)
+    try:
+        console.write_result(text, output, force=force)
+    except KdleakError as error:
+        if code is not ExitCode.DISARM_NOT_CONFIRMED:
+            raise
+        console.narrate(str(error))  # the lesser evil: it must not hide the exit code
+    finally:
+        if as_json or output is not None:
+            # The safety line must be seen whatever the result is written to.
+            console.narrate(result.disarm.sentence())
+    return code
 
 
 def run_hunt(choice: TargetChoice, options: HuntOptions) -> HuntResult:

@@ -75,9 +75,8 @@ def command(
       kdleak rank -k net:port=50000,key=1.2.3.4 --interval 600 --snapshots 7
       kdleak rank -k com:ipport=4555,port=127.0.0.1 --by used --json > tags.json
     """
-    del verbose
-    choice = choose_target(connection, symbol_path, timeout)
     console.refuse_overwrite(output, force=force)
+    choice = choose_target(connection, symbol_path, timeout, verbose)
     options = RankOptions(
         by=RankBy(by),
         seconds=interval,

@@ -56,17 +56,15 @@ def command(
     Example:
       kdleak restore -k net:port=50000,key=1.2.3.4
     """
-    del verbose
-    choice = choose_target(connection, symbol_path, timeout)
+    choice = choose_target(connection, symbol_path, timeout, verbose)
     view = console.ProgressView()
     with view.shown(), attached(choice, view.narrate) as session:
         result = restore(session.engine, Journal.default(), force_value=value, narrate=view.narrate)
         session.leave_stopped = result.leave_stopped
-    click.echo(
+    console.print_result(
         restore_json(result)
         if as_json
-        else render_restore(result, width=console.width(), style=console.palette()),
-        nl=False,
+        else render_restore(result, width=console.width(), style=console.palette())
     )
     if not result.state.safe:
         return ExitCode.DISARM_NOT_CONFIRMED

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, Iterator
 
 from kdleak.cli.target_options import TargetChoice, attach
+from kdleak.interrupt_guard import InterruptGuard
 
 if TYPE_CHECKING:
     from kdleak.engine.native import NativeEngine
@@ -31,8 +32,31 @@ def attached(choice: TargetChoice, narrate: Callable[[str], None]) -> Iterator[S
     """Attach for the body; afterwards the target runs, unless it waits for its user."""
     session = Session(attach(choice, narrate))
     engine = session.engine
-    narrate(f"attached: {engine.target.description}")
     try:
+        narrate(f"attached: {engine.target.description}")
+        if choice.verbose:
+            for remark in engine.remarks:
+                narrate(remark)
         yield session
     finally:
+        _leave(session, narrate)
+        if choice.verbose:
+            counters = engine.host.link.statistics
+            narrate(
+                f"{engine.requests} requests, target stopped {engine.seconds_stopped:.2f} s; link: "
+                + ", ".join(f"{value} {name}" for name, value in vars(counters).items())
+            )
+
+
+def _leave(session: Session, narrate: Callable[[str], None]) -> None:
+    """Let go of the target. Ctrl+C waits: half-way it would leave the machine standing."""
+    engine = session.engine
+    said = len(engine.remarks)
+    guard = InterruptGuard()
+    guard.install()
+    try:
         engine.detach(leave_stopped=session.leave_stopped)
+    finally:
+        guard.remove()
+    for remark in engine.remarks[said:]:
+        narrate(remark)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar
 
@@ -28,21 +28,15 @@ class TargetChoice:
         connection: WinDbg's ``-k`` string, with the key; never print it.
         symbol_path: ``_NT_SYMBOL_PATH`` grammar, "" for none.
         timeout: seconds to wait for the target to answer.
+        where: the connection without the key, fit for output.
+        verbose: how often ``-v`` was given.
     """
 
-    connection: str
+    connection: str = field(repr=False)
     symbol_path: str
     timeout: float
-
-    def __repr__(self) -> str:
-        return f"TargetChoice({public_connection(self.connection)!r})"
-
-
-def public_connection(connection: str) -> str:
-    """A connection string without its key, fit for output."""
-    return ",".join(
-        part for part in connection.split(",") if not part.lower().strip().startswith("key=")
-    )
+    where: str = ""
+    verbose: int = 0
 
 
 def target_options(function: _Function) -> _Function:
@@ -76,7 +70,7 @@ def target_options(function: _Function) -> _Function:
             "-v",
             "verbose",
             count=True,
-            help="Say more; -vv adds a trace to internal errors.",
+            help="Say more about target and link; -vv adds a trace to errors.",
         ),
     ]
     for option in reversed(options):
@@ -85,13 +79,18 @@ def target_options(function: _Function) -> _Function:
 
 
 def choose_target(
-    connection: Optional[str], symbol_path: Optional[str], timeout: float
+    connection: Optional[str],
+    symbol_path: Optional[str],
+    timeout: float,
+    verbose: int = 0,
 ) -> TargetChoice:
     """Fill in what the environment knows: the key and the symbol path.
 
     Raises:
-        UsageError: no connection given.
+        UsageError: no connection given, or (BadConnection) one that makes no sense.
     """
+    from kdleak.kd.connection import parse_connection  # noqa: PLC0415 - heavy, and needs extras
+
     if not connection:
         raise UsageError(
             "choosing the target",
@@ -109,14 +108,20 @@ def choose_target(
     if practice is not None:
         # Last, so it never hides anything; a PDB is used only when its GUID and age match.
         symbol_path = f"{symbol_path};{practice}" if symbol_path else str(practice)
-    return TargetChoice(connection, symbol_path, timeout)
+    where = parse_connection(connection).where
+    return TargetChoice(connection, symbol_path, timeout, where, verbose)
 
 
 _SYMBOL_VARIABLES = ("_NT_ALT_SYMBOL_PATH", "_NT_SYMBOL_PATH")
 
+NO_PRACTICE_VARIABLE = "KDLEAK_NO_PRACTICE_SYMBOLS"
+"""Environment variable that keeps the practice kernel's own PDBs off the symbol path."""
+
 
 def practice_symbols() -> Optional[Path]:
-    """Folder with the PDBs of the practice kernel, None when it is not installed."""
+    """Folder with the PDBs of the practice kernel, None when it is not installed or wanted."""
+    if os.environ.get(NO_PRACTICE_VARIABLE):
+        return None
     folder = Path(__file__).resolve().parent.parent / "practice" / "images"
     return folder if folder.is_dir() else None
 
@@ -125,6 +130,5 @@ def attach(choice: TargetChoice, narrate: Callable[[str], None]) -> NativeEngine
     """Attach our own engine; the target is stopped when this returns."""
     from kdleak.engine.native import attach_native  # noqa: PLC0415 - heavy, and needs extras
 
-    where = public_connection(choice.connection)
-    narrate(f"waiting for the target at {where} (up to {choice.timeout:g} s) ...")
+    narrate(f"waiting for the target at {choice.where} (up to {choice.timeout:g} s) ...")
     return attach_native(choice.connection, choice.symbol_path, timeout=choice.timeout)
