@@ -305,6 +305,9 @@ class PoolTagTables:
             )
 
     def _sum_one(self, tag: int, gaps: List[str]) -> Sums:
+        if tag == OVERFLOW_KEY:
+            # Counted in the last row, and in another one if somebody uses the tag himself.
+            return {key: total for key, total in self._sum_all(gaps).items() if key == tag}
         if not self._proved and not self._mask:
             self._leading_table()
         row = self._slots.get(tag)
@@ -346,8 +349,6 @@ class PoolTagTables:
     def _find_row(self, tag: int) -> Optional[int]:
         """The row of a tag in the leading table, by the hash; None when it has none."""
         size = self._layout.row_size
-        if tag == OVERFLOW_KEY and self._rows == self._mask + 2:
-            return self._rows - 1
         # Neighbours come along in the request that brings the row itself.
         window = max(min((self._request_bytes or 0x400) // size, 8), 1)
         count = self._mask + 1
