@@ -98,7 +98,7 @@ class PoolSnapshot:
     Attributes:
         taken_at: seconds on the host's monotonic clock; only differences mean something.
         rows: one per tag, ordered by tag value.
-        source: how the figures were obtained ("tag tables of 2 processors", "!poolused 4; !poolused 2").
+        source: how the figures were obtained ("tag tables of 2 processors", or the commands).
         gaps: what could not be read, in words; empty when the snapshot is complete.
     """
 

@@ -1,0 +1,1 @@
+"""Debugger text to model: pure functions."""

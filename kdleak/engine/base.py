@@ -29,7 +29,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """"native", "dbgeng over pykd", ..."""
+        """Kind of engine: "native", "dbgeng over pykd"."""
 
     @property
     def where(self) -> str:
@@ -94,14 +94,14 @@ class Engine(Protocol):
         """
 
     def write(self, address: int, data: bytes) -> None:
-        """Write target virtual memory. *Live.* Only ``kdleak.arm`` may call it.
+        """*Live.* Write target virtual memory. Only ``kdleak.arm`` may call it.
 
         Raises:
             MemoryNotWritten: when the target refused.
         """
 
     def resume(self, timeout: Optional[float]) -> Stop:
-        """Let the target run until it stops or ``timeout`` seconds are over. *Live.*
+        """*Live.* Let the target run until it stops or ``timeout`` seconds are over.
 
         A stop at a break instruction in the target's own code is stepped over first, so that
         it does not break at the same place again. Module loads, prints and other traffic are
@@ -113,7 +113,7 @@ class Engine(Protocol):
         """
 
     def interrupt(self, timeout: float = 30.0) -> Stop:
-        """Stop a running target (break-in). *Live.* Returns at once if it is stopped already.
+        """*Live.* Stop a running target (break-in). Returns at once if it is stopped already.
 
         The stop may be of another kind than BREAK_IN when something else came first.
 
@@ -124,7 +124,7 @@ class Engine(Protocol):
     def close(self) -> None:
         """Leave: breakpoints removed, a live target running. Never raises for a lost link."""
 
-    def __enter__(self) -> Engine: ...
+    def __enter__(self) -> Engine: ...  # noqa: PYI034 - no Self on 3.9
 
     def __exit__(
         self,

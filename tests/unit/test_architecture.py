@@ -38,13 +38,14 @@ def test_floors():
 @pytest.mark.parametrize("module", WINDBG_PATH)
 def test_windbg_path_is_standard_library_only(module):
     """What a fresh interpreter really loads, with third-party packages out of reach."""
+    root = f"import sys; sys.path.insert(0, {str(ROOT)!r})"
     code = (
-        "import sys; before = set(sys.modules)\n"
+        "before = set(sys.modules)\n"
         f"import {module}\n"
         "print('\\n'.join(sorted(set(sys.modules) - before)))"
     )
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}"],
+        [sys.executable, "-I", "-S", "-c", f"{root}\n{code}"],
         capture_output=True,
         text=True,
         check=False,
@@ -70,7 +71,16 @@ def _project_texts():
     for folder in ("kdleak", "tests", "scripts", "benchmarks", "samples", ".ci"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.is_file() and path.suffix in {
-                ".py", ".md", ".toml", ".json", ".c", ".h", ".S", ".def", ".txt", "",
+                ".py",
+                ".md",
+                ".toml",
+                ".json",
+                ".c",
+                ".h",
+                ".S",
+                ".def",
+                ".txt",
+                "",
             }:
                 yield path
     yield from ROOT.glob("*.md")

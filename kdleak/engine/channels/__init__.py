@@ -1,0 +1,1 @@
+"""Channels: bindings that carry a debugger's text."""
