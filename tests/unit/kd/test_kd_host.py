@@ -525,3 +525,39 @@ def test_a_hunt_in_bad_weather(serial: bool, seed: int) -> None:
         assert state.program_counter == HIT_PLACE
         assert host.read_virtual(BASE + 64, 256) == bytes(debuggee.body.memory[64:320])
         host.step_over_break()
+
+
+def test_the_reply_to_an_interrupted_request_is_not_taken_for_another(bench) -> None:
+    host, debuggee = bench.host, bench.debuggee
+    host.attach(10)
+    link = host.link
+    receive = link.receive
+
+    def interrupted(timeout):
+        link.receive = receive
+        raise KeyboardInterrupt
+
+    link.receive = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        host.get_context(0)
+    debuggee.context[0x78] ^= 0xFF
+    assert host.get_context(0) == bytes(debuggee.context)
+    link.receive = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        host.get_context(0)
+    debuggee.hit()
+    debuggee.context[RIP] = bytes(8)
+    host.resume()
+    assert host.wait(5) is not None
+    assert host.get_context(0) == bytes(debuggee.context)
+
+
+def test_a_state_change_told_again_is_not_taken_for_the_next_stop(bench) -> None:
+    host, debuggee = bench.host, bench.debuggee
+    host.attach(10)
+    host.step_over_break()
+    host.link.reset()
+    assert host.read_virtual(BASE, 4) == bytes(debuggee.body.memory[:4])
+    host.resume()
+    assert host.wait(3) is None
+    assert debuggee.running
