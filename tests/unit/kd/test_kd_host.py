@@ -491,9 +491,7 @@ def test_a_second_host_takes_over(serial: bool, stopped: bool) -> None:
         bench.debuggee.answers.append(bytes(56))
     bench.network.detach(HOST)
     bench.network.run(lambda: False, seconds=4, each=lambda: bench.debuggee.step(bench.network.now))
-    second, _ = new_host(
-        bench.network, serial, lambda: bench.debuggee.step(bench.network.now)
-    )
+    second, _ = new_host(bench.network, serial, lambda: bench.debuggee.step(bench.network.now))
     before = bench.network.now
     state = second.attach(10)
     assert bench.network.now - before < 4.5

@@ -116,7 +116,10 @@ def test_a_host_resets_after_ten_tries_and_gives_up_after_twenty() -> None:
     assert host.idle
     # The next packet goes into step with a RESET that announces its id.
     host.submit(ASK, READ, now)
-    assert host.take_frames() == [Frame(RESET, KDNET_HOST_ID + 2), Frame(ASK, KDNET_HOST_ID + 2, READ)]
+    assert host.take_frames() == [
+        Frame(RESET, KDNET_HOST_ID + 2),
+        Frame(ASK, KDNET_HOST_ID + 2, READ),
+    ]
 
 
 def test_a_target_never_gives_up() -> None:

@@ -95,9 +95,7 @@ def test_continue2_of_each_machine(machine: Machine, layout: str) -> None:
 
 def test_exception_state_change_offsets() -> None:
     payload = build_exception_change(
-        ExceptionRecord(
-            0x80000003, 1, 2, 0xFFFFF80000001000, first_chance=True, parameters=(7, 8)
-        ),
+        ExceptionRecord(0x80000003, 1, 2, 0xFFFFF80000001000, first_chance=True, parameters=(7, 8)),
         program_counter=0xFFFFF80000001000,
         processor=2,
         processors=4,
@@ -195,7 +193,11 @@ def test_versions_seen_on_real_kernels() -> None:
     assert version.debuggee_kind == 0
     assert version.machine == Machine.AMD64
     assert version.max_manipulate == 0x31
-    assert (version.kernel_base, version.loaded_module_list, version.debugger_data_list) == (1, 2, 3)
+    assert (version.kernel_base, version.loaded_module_list, version.debugger_data_list) == (
+        1,
+        2,
+        3,
+    )
     assert build_version(version) == head + struct.pack("<QQQ", 1, 2, 3)
     assert parse_version((head + bytes(24)) + b"union has 40 bytes, more is ignored").build == 9600
 

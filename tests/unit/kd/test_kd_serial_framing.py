@@ -15,11 +15,11 @@ ACK = Frame(PacketType.ACKNOWLEDGE, 0x80800001)
 
 def test_bytes_of_a_data_packet() -> None:
     raw = encode_frame(Frame(PacketType.DEBUG_IO, 0x80800800, b"\x01\x02\xff"))
-    assert raw.hex() == "30303030" "0300" "0300" "00088080" "02010000" "0102ff" "aa"
+    assert raw.hex() == "303030300300030000088080020100000102ffaa"
 
 
 def test_bytes_of_a_control_packet() -> None:
-    assert encode_frame(ACK).hex() == "69696969" "0400" "0000" "01008080" "00000000"
+    assert encode_frame(ACK).hex() == "69696969040000000100808000000000"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])

@@ -51,9 +51,7 @@ def test_pokes_every_three_seconds(network) -> None:
     network.run(lambda: False, seconds=10)
     opened = [open_datagram(KEY, KEY.control, data) for data, _, _ in network.recorded]
     assert [datagram.sequence for datagram in opened] == [3, 6, 9, 12]
-    nonces = [
-        int.from_bytes(POKE.parse(datagram.payload).nonce, "little") for datagram in opened
-    ]
+    nonces = [int.from_bytes(POKE.parse(datagram.payload).nonce, "little") for datagram in opened]
     assert [nonce - nonces[0] for nonce in nonces] == [0, 1, 2, 3]
 
 
