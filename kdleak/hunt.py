@@ -180,12 +180,13 @@ class _Hunter:
                 f"Journal file {damaged.path.name} cannot be used ({damaged.why}); it is kept."
             )
         target = engine.target
-        for found in scan.files:
-            entry = found.entry
-            same_boot = (entry.kernel_base, entry.build) == (target.kernel_base, target.build)
-            if same_boot or entry.where == engine.where:
-                self._restore_first()
-                break
+        boot = (target.kernel_base, target.build)
+        entries = [found.entry for found in scan.files]
+        past = [found.entry for found in scan.past]
+        if any(entry.where == engine.where for entry in entries) or any(
+            (entry.kernel_base, entry.build) == boot for entry in entries + past
+        ):
+            self._restore_first()
         for remark in engine.reload():
             self._remark(remark)
 

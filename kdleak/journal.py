@@ -29,6 +29,7 @@ FORMAT_VERSION = 1
 
 _MAX_BYTES = 64 * 1024
 _SUFFIX = ".json"
+_PAST_SUFFIX = ".past"
 _SECRET = re.compile(r"(key|password)\s*=\s*[^,;\s]*", re.IGNORECASE)
 
 
@@ -116,10 +117,17 @@ class DamagedFile:
 
 @dataclass(frozen=True)
 class JournalScan:
-    """All journal files of a state directory."""
+    """All journal files of a state directory.
+
+    Attributes:
+        files: entries of targets that may still be armed.
+        damaged: files that cannot be used.
+        past: entries set aside because another boot answered on their connection.
+    """
 
     files: Tuple[JournalFile, ...] = ()
     damaged: Tuple[DamagedFile, ...] = ()
+    past: Tuple[JournalFile, ...] = ()
 
 
 def state_directory(
@@ -202,9 +210,9 @@ class Claim:
         moved_aside: a damaged file of the same name that was kept under another one.
     """
 
-    def __init__(self, journal: Journal, stem: str, lock: FileLock) -> None:
+    def __init__(self, journal: Journal, path: Path, lock: FileLock) -> None:
         self._journal = journal
-        self._path = journal.directory / (stem + _SUFFIX)
+        self._path = path
         self._lock = lock
         self.stale: Optional[JournalEntry] = None
         self.moved_aside: Optional[Path] = None
@@ -248,6 +256,19 @@ class Claim:
         """
         with _journal_errors(f"removing the journal file {self._path.name}"):
             _remove(self._path, self._journal.sleep)
+            _synchronise_directory(self._journal.directory)
+        self.stale = None
+
+    def set_aside(self) -> None:
+        """Keep the entry out of the way: its boot is gone, or another machine answered.
+
+        It is found again should that very boot turn up on the same or another connection.
+
+        Raises:
+            JournalError: the file could not be renamed.
+        """
+        with _journal_errors(f"setting aside the journal file {self._path.name}"):
+            _replace(self._path, self._path.with_suffix(_PAST_SUFFIX), self._journal.sleep)
             _synchronise_directory(self._journal.directory)
         self.stale = None
 
@@ -324,9 +345,9 @@ class Journal:
             TargetBusy: another living kdleak process has it.
             JournalError: the folder or its locks cannot be used.
         """
-        return self._claim(found.path.stem)
+        return self._claim(found.path.stem, found.path.suffix)
 
-    def _claim(self, stem: str) -> Claim:
+    def _claim(self, stem: str, suffix: str = _SUFFIX) -> Claim:
         with _journal_errors(f"making the journal folder {self.directory.name}"):
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = FileLock(self.directory / (stem + ".lock"))
@@ -337,7 +358,7 @@ class Journal:
                 "wait for it or stop it with Ctrl+C (it disarms first), then try again",
             )
         try:
-            return Claim(self, stem, lock)
+            return Claim(self, self.directory / (stem + suffix), lock)
         except BaseException:
             lock.release()
             raise
@@ -348,20 +369,25 @@ class Journal:
         Raises:
             JournalError: the folder is there but cannot be listed.
         """
-        files: List[JournalFile] = []
         damaged: List[DamagedFile] = []
+        files = self._read_all(_SUFFIX, damaged)
+        past = self._read_all(_PAST_SUFFIX, damaged)
+        return JournalScan(tuple(files), tuple(damaged), tuple(past))
+
+    def _read_all(self, suffix: str, damaged: List[DamagedFile]) -> List[JournalFile]:
         with _journal_errors(f"listing the journal folder {self.directory.name}"):
             try:
-                paths = sorted(self.directory.glob("*" + _SUFFIX))
+                paths = sorted(self.directory.glob("*" + suffix))
             except FileNotFoundError:
                 paths = []
+        files: List[JournalFile] = []
         for path in paths:
             found = self.read_file(path)
             if isinstance(found, JournalFile):
                 files.append(found)
             elif found is not None:
                 damaged.append(found)
-        return JournalScan(tuple(files), tuple(damaged))
+        return files
 
     def read_file(self, path: Path) -> Union[JournalFile, DamagedFile, None]:
         """One journal file; None when it is not there. Never raises for its content."""

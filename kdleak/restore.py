@@ -116,6 +116,10 @@ class _Restoring:
                     f"Journal file {found.path.name} is about another target "
                     f"({entry.where}, build {entry.build}); it is kept."
                 )
+        for found in scan.past:
+            # Set aside when another boot answered on its connection: that was another machine.
+            if found.entry.same_boot(self.engine.target, self.address):
+                self._this_boot(found, here=True)
 
     def _this_boot(self, found: JournalFile, *, here: bool) -> None:
         entry = found.entry
@@ -158,9 +162,10 @@ class _Restoring:
             remark = (
                 f"nt was at {format_address(entry.kernel_base)} then and is at "
                 f"{format_address(self.engine.target.kernel_base)} now: restarted, so the armed "
-                f"'{entry.tag.text}' is gone (original was {describe(entry.original)})"
+                f"'{entry.tag.text}' is gone (original was {describe(entry.original)}); the entry "
+                "is set aside, in case this is another machine"
             )
-            self._close(found, claim.close, state, remark)
+            self._close(found, claim.set_aside, state, remark)
 
     def _confirmed(self, raw: bytes) -> DisarmState:
         return DisarmState(DisarmStatus.CONFIRMED, self.address, as_number(raw))

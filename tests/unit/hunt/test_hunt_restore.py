@@ -80,6 +80,25 @@ def test_something_else_is_not_touched(journal: Journal) -> None:
     assert len(journal.scan().files) == 1
 
 
+def test_a_machine_that_looked_restarted_is_still_repaired_when_it_turns_up(
+    journal: Journal,
+) -> None:
+    # Two machines of one build take turns on the same port: the second looks like a restart.
+    armed = left_armed(journal)
+    other = FakeEngine()
+    other.target = replace(other.target, kernel_base=KERNEL_BASE + 0x200000)
+    first = restore(other, journal)
+    assert first.state.status is DisarmStatus.NOT_NEEDED
+    assert "set aside" in first.items[0].remark
+    assert journal.scan().files == ()
+    assert len(journal.scan().past) == 1
+
+    result = restore(armed, journal)
+    assert result.state.status is DisarmStatus.CONFIRMED
+    assert armed.hit_tag == IDLE
+    assert journal.scan().past == ()
+
+
 def test_a_restarted_target_closes_the_entry_with_a_remark(journal: Journal) -> None:
     engine = FakeEngine()
     record(journal, engine, kernel_base=KERNEL_BASE + 0x200000)
