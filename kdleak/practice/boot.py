@@ -143,7 +143,8 @@ def boot_system(
         images=images,
         loader_block=block,
         pcr=pcr,
-        initial_stacks=tuple(_stack_top(addresses, index) - 0x48 for index in range(processors)),
+        # Room above the first frame, as real stacks have: debuggers read them in blocks.
+        initial_stacks=tuple(_stack_top(addresses, index) - 0x148 for index in range(processors)),
         gdt=gdt,
         idt=idt,
         first_free_frame=space.next_frame,

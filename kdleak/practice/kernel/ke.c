@@ -83,8 +83,9 @@ NTSTATUS PsCreateSystemThread(KSTART_ROUTINE *Start, PVOID Context, ULONG Proces
     Thread->Win32StartAddress = Start;
     Thread->StartContext = Context;
     /* What KiSwapContext pops: eight registers, then KiStartSystemThread; above it lies the
-     * return address 0 that ends a stack walk. */
-    Frame = (ULONG64 *)((ULONG64)Thread->Tcb.InitialStack - 0x40) - 10;
+     * return address 0 that ends a stack walk. The room above it is what a real thread has there
+     * (its initial frame); debuggers read stacks in blocks that would else end past the stack. */
+    Frame = (ULONG64 *)((ULONG64)Thread->Tcb.InitialStack - 0x140) - 10;
     memset(Frame, 0, 18 * sizeof(ULONG64));
     Frame[8] = (ULONG64)KiStartSystemThread;
     Thread->Tcb.KernelStack = Frame;
