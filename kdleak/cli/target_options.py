@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, TypeVar
 
 import click
 
@@ -104,10 +104,8 @@ def choose_target(
         connection = f"{connection},key={key}"
     if symbol_path is None:
         symbol_path = ";".join(filter(None, [os.environ.get(name) for name in _SYMBOL_VARIABLES]))
-    practice = practice_symbols()
-    if practice is not None:
-        # Last, so it never hides anything; a PDB is used only when its GUID and age match.
-        symbol_path = f"{symbol_path};{practice}" if symbol_path else str(practice)
+    # Last, so it never hides anything; a PDB is used only when its GUID and age match.
+    symbol_path = ";".join(filter(None, [symbol_path, *practice_symbols()]))
     where = parse_connection(connection).where
     return TargetChoice(connection, symbol_path, timeout, where, verbose)
 
@@ -118,12 +116,13 @@ NO_PRACTICE_VARIABLE = "KDLEAK_NO_PRACTICE_SYMBOLS"
 """Environment variable that keeps the practice kernel's own PDBs off the symbol path."""
 
 
-def practice_symbols() -> Optional[Path]:
-    """Folder with the PDBs of the practice kernel, None when it is not installed or wanted."""
+def practice_symbols() -> List[str]:
+    """Folders with the PDBs of the practice kernel; none when it is not installed or wanted."""
     if os.environ.get(NO_PRACTICE_VARIABLE):
-        return None
+        return []
     folder = Path(__file__).resolve().parent.parent / "practice" / "images"
-    return folder if folder.is_dir() else None
+    # Each build's kernel lies in a folder of its own, the drivers and the default one above.
+    return sorted({str(file.parent) for file in folder.glob("**/*.pdb")})
 
 
 def attach(choice: TargetChoice, narrate: Callable[[str], None]) -> NativeEngine:
