@@ -12,6 +12,8 @@ from kdleak.kd.media import Medium
 from kdleak.kd.packets import Packet, PacketType
 
 _STOP_CHECK_SECONDS = 0.2
+_LONGEST_WAIT_SECONDS = 1.0
+"""On Windows a Ctrl+C is seen only between two waits."""
 
 
 class BlockingLink:
@@ -113,9 +115,8 @@ class BlockingLink:
                 return False
             looked = True
             due = earliest(self._machine.next_deadline(), deadline)
-            wait = None if due is None else max(0.0, due - now)
-            if should_stop is not None:
-                wait = _STOP_CHECK_SECONDS if wait is None else min(wait, _STOP_CHECK_SECONDS)
+            limit = _LONGEST_WAIT_SECONDS if should_stop is None else _STOP_CHECK_SECONDS
+            wait = limit if due is None else min(limit, max(0.0, due - now))
             for data, source in self.medium.read(wait):
                 self._machine.receive(data, source, self._clock())
 

@@ -37,7 +37,9 @@ class TerminalMedium(SelectingMedium):
             raise LinkLost(
                 f"reading from {self.where}", str(error), "check the cable or the virtual machine"
             ) from error
-        return [(data, None)] if data else []
+        if not data:
+            raise LinkLost(f"reading from {self.where}", "the line was hung up")
+        return [(data, None)]
 
     def _write_now(self, data: bytes, destination: Address | None) -> None:
         del destination

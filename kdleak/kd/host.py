@@ -89,16 +89,14 @@ class KdHost(KdRequests):
             LinkLost: the medium is gone.
         """
         deadline = self._clock() + timeout
-        self._forget_target()
         self.link.connect(timeout)
-        self._generation = self.link.generation
-        if self.link.handshakes:
-            state = self._await_stop(min(deadline, self._clock() + _PENDING_STOP_SECONDS))
-        else:
-            self.link.reset()
-            state = self._await_stop(min(deadline, self._clock() + _RESET_SECONDS))
-        if state is None:
-            state = self._stop_running_target(deadline)
+        state = None
+        while state is None and self._clock() < deadline:
+            try:
+                state = self._attach_once(deadline)
+            except TargetRestarted:  # noqa: PERF203
+                # While it boots, each stage is a new debuggee: go on with the one now there.
+                continue
         if state is None:
             raise NoTarget(
                 f"breaking into the target on {self.link.where}",
@@ -106,6 +104,17 @@ class KdHost(KdRequests):
                 "check that it was started with kernel debugging on for this connection",
             )
         return state
+
+    def _attach_once(self, deadline: float) -> StateChange | None:
+        self._forget_target()
+        self._generation = self.link.generation
+        if self.link.handshakes:
+            first_wait = _PENDING_STOP_SECONDS
+        else:
+            self.link.reset()
+            first_wait = _RESET_SECONDS
+        state = self._await_stop(min(deadline, self._clock() + first_wait))
+        return state if state is not None else self._stop_running_target(deadline)
 
     def break_in(self, timeout: float) -> StateChange:
         """Stop the running target and return its state change; a stopped one stays as it is.
@@ -256,6 +265,7 @@ class KdHost(KdRequests):
         self.stopped = False
 
     def _forget_target(self) -> None:
+        """What we knew of the target may be of another boot, or another machine."""
         self.stopped = False
         self.state = None
         self.module_events = []
@@ -269,7 +279,7 @@ class KdHost(KdRequests):
 
         Costs one request, and only then; KDNET tells reboots by itself.
         """
-        if self.link.generation == self._generation:
+        if self.link.generation == self._generation or self.link.handshakes:
             return
         self._generation = self.link.generation
         before = self._version

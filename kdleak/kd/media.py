@@ -289,7 +289,8 @@ def write_stream(stream: socket.socket, data: bytes) -> None:
         except (BlockingIOError, InterruptedError):  # noqa: PERF203
             if not select.select([], [stream], [], WRITE_SECONDS)[1]:
                 return
-        except OSError:
+        except (OSError, ValueError):
+            # ValueError: closed by another thread between the two calls.
             return
 
 

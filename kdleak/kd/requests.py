@@ -26,6 +26,7 @@ from kdleak.kd.packets import (
     parse_context_ex_union,
     parse_manipulate,
     parse_memory_union,
+    parse_state_change,
     u32_union,
 )
 from kdleak.kd.structures import Version, parse_version
@@ -79,7 +80,11 @@ class KdRequests:
         reply = self._request(Api.GET_VERSION)
         version = parse_version(reply.union)
         self._version = version
-        self.machine = version.machine
+        if version.machine != self.machine:
+            self.machine = version.machine
+            if self.state is not None:
+                # Its control report was read as that of another machine.
+                self.state = parse_state_change(self.state.raw, self.machine)
         return version
 
     def read_virtual(self, address: int, size: int, processor: int | None = None) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -196,10 +197,8 @@ def test_version(version: Version) -> None:
 @given(st.binary(max_size=400), st.sampled_from(sorted(Machine)))
 def test_parsers_and_any_bytes(raw, machine) -> None:
     for parse in (parse_manipulate, lambda data: parse_state_change(data, machine), parse_version):
-        try:
+        with suppress(ProtocolError):
             parse(raw)
-        except ProtocolError:
-            continue
     parse_control_report(raw[:0x30], machine)
     for structure in (
         GET_VERSION64,
@@ -211,16 +210,12 @@ def test_parsers_and_any_bytes(raw, machine) -> None:
         POKE,
         RESPONSE,
     ):
-        try:
+        with suppress(ProtocolError):
             parse_structure(structure, "bytes", raw)
-        except ProtocolError:
-            continue
     decode_packet(raw)
     for kind in PacketType:
-        try:
+        with suppress(ProtocolError):
             answer_packet(Packet(kind, raw), lambda text: None)
-        except ProtocolError:
-            continue
 
 
 @given(st.sampled_from([0x3030, 0x3031, 0x3032, 0x13030]), st.binary(min_size=0xBC, max_size=0x140))
@@ -275,7 +270,5 @@ def test_kdnet_machines_and_authentic_nonsense(sent) -> None:
     st.sampled_from(["", "net:", "com:", "tcp:", "net:port=1,key=", "com:port="]),
 )
 def test_connection_strings(text, head) -> None:
-    try:
-        parse_connection(head + text)
-    except BadConnection as error:
-        assert error.tried
+    with suppress(BadConnection):
+        assert parse_connection(head + text).where

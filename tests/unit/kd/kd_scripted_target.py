@@ -42,7 +42,7 @@ VERSION = Version(
 class ScriptedTarget:
     """Runs ``serve`` until stopped; ``script`` may do things while the target runs."""
 
-    def __init__(self, link, script: Optional[Callable[["ScriptedTarget"], None]] = None) -> None:
+    def __init__(self, link, script: Optional[Callable[[ScriptedTarget], None]] = None) -> None:
         self.link = link
         self.memory = bytearray(bytes(range(256)) * (MEMORY_SIZE // 256))
         self.context = bytearray(0x4D0)
@@ -57,7 +57,7 @@ class ScriptedTarget:
         self.error: Optional[BaseException] = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> "ScriptedTarget":
+    def __enter__(self):
         self._thread.start()
         return self
 

@@ -85,10 +85,9 @@ class Network:
 
     def _flush(self) -> None:
         for address, machine in list(self.machines.items()):
+            other_end = TARGET if address == HOST else HOST
             for data, destination in machine.take_output():
-                if destination is None:
-                    destination = TARGET if address == HOST else HOST
-                self._send(data, address, destination)
+                self._send(data, address, destination or other_end)
 
     def run(
         self,

@@ -35,6 +35,7 @@ from kdleak.kd.structures import (
 )
 
 KEY = KdnetKey.parse("1.2.3.4")
+FAIR = Weather()
 
 
 class Bench(NamedTuple):
@@ -69,7 +70,7 @@ def new_host(network: Network, serial: bool, each, **options):
     return KdHost(link, clock=medium.clock, **options), medium
 
 
-def new_bench(serial: bool, weather: Weather = Weather(), **options) -> Bench:
+def new_bench(serial: bool, weather: Weather = FAIR, **options) -> Bench:
     network = Network(5, weather, ordered=serial)
     target = new_target(network, serial)
     debuggee = Debuggee(target)
@@ -430,11 +431,9 @@ def test_kdnet_reboot(moment: str) -> None:
     if moment == "running":
         host.resume()
     debuggee = reboot(bench, serial=False)
+    use = {"running": lambda: host.wait(10), "request": lambda: host.read_virtual(BASE, 4)}
     with pytest.raises(TargetRestarted):
-        if moment == "running":
-            host.wait(10)
-        else:
-            host.read_virtual(BASE, 4)
+        use[moment]()
     assert not host.stopped
     assert host.attach(10).program_counter == BREAK_PLACE
     assert host.read_virtual(BASE, 4) == bytes(debuggee.body.memory[:4])
@@ -559,3 +558,81 @@ def test_a_state_change_told_again_is_not_taken_for_the_next_stop(bench) -> None
     host.resume()
     assert host.wait(3) is None
     assert debuggee.running
+
+
+def test_attach_goes_on_when_the_target_boots_meanwhile() -> None:
+    bench = new_bench(serial=False)
+    host = bench.host
+    # The loader answers nothing but the handshake; then the kernel comes up.
+    kernel_up = [False]
+
+    def each() -> None:
+        if bench.network.now > 1005 and not kernel_up[0]:
+            kernel_up[0] = True
+            bench.medium._each = lambda: None
+            kernel = reboot(bench, serial=False)
+            kernel.hit()
+
+    bench.medium._each = each
+    assert host.attach(30).program_counter == HIT_PLACE
+    assert host.link.reboots == 1
+
+
+def test_a_32_bit_target_is_read_as_such(bench, monkeypatch) -> None:
+    import dataclasses
+
+    import kd_scripted_target
+
+    from kdleak.kd.packets import Machine, build_exception_change
+
+    monkeypatch.setattr(
+        kd_scripted_target, "VERSION", dataclasses.replace(VERSION, machine=Machine.I386)
+    )
+    real_build = build_exception_change
+    monkeypatch.setattr(
+        "kd_debuggee.build_exception_change",
+        lambda *args, **options: real_build(*args, **options, machine=Machine.I386),
+    )
+    host = bench.host
+    host.attach(10)
+    host.get_version()
+    assert host.machine == Machine.I386
+    assert host.state is not None
+    assert host.state.control_report.instruction_stream[:2] == b"\xcc\xc3"
+    bench.debuggee.body.context = bytearray(0x2CC)
+    bench.debuggee.context[0xB8:0xBC] = b"\xff\xff\xff\x80"
+    assert host.step_over_break()
+    assert bench.debuggee.context[0xB8:0xBC] == b"\x00\x00\x00\x81"
+    bench.debuggee.context[0x00:0x04] = b"\x07\x00\x01\x00"
+    assert len(host.get_context(0)) == 0x2CC
+
+
+def test_packets_that_cannot_be_understood_are_counted(bench) -> None:
+    host, debuggee = bench.host, bench.debuggee
+    host.attach(10)
+    host.step_over_break()
+    debuggee.plan = [("send", PacketType.FILE_IO, b"short"), ("stop", HIT_PLACE, 0)]
+    host.resume()
+    assert host.wait(5) is not None
+    assert host.unread == 1
+    assert host.wait(5) is host.state
+    assert "at=fffff800`00002000" in repr(host)
+    debuggee.answers.append(b"torn reply")
+    assert host.read_virtual(BASE, 4) == bytes(debuggee.body.memory[:4])
+    assert host.unread == 2
+
+
+def test_an_unknown_machine_has_no_context_slices(bench) -> None:
+    bench.host.attach(10)
+    bench.host.machine = 0x1234
+    bench.debuggee.body.refuse_context = True
+    with pytest.raises(TargetError, match="1234"):
+        bench.host.get_context(0)
+
+
+def test_registers_refused_once_the_way_is_known(bench) -> None:
+    bench.host.attach(10)
+    bench.host.get_context(0)
+    bench.debuggee.body.refuse_context = True
+    with pytest.raises(TargetError):
+        bench.host.get_context(7)

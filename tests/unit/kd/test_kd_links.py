@@ -16,7 +16,7 @@ from kd_scripted_target import (
     ScriptedTarget,
 )
 
-from kdleak.errors import LinkLost, NoTarget, PortInUse, WrongKey
+from kdleak.errors import LinkLost, NoTarget, PortInUse
 from kdleak.kd.connection import NetConnection, TcpConnection, open_host, open_target
 from kdleak.kd.devices import PollingMedium, TerminalMedium
 from kdleak.kd.host import KdHost
@@ -191,16 +191,6 @@ def test_kdnet_without_a_target() -> None:
     with pytest.raises(NoTarget):
         host.attach(0.2)
     host.close()
-
-
-@pytest.mark.slow
-def test_kdnet_with_the_wrong_key() -> None:
-    link = KdnetHost(0, KEY, bind="127.0.0.1")
-    target = KdnetTarget("127.0.0.1", link.port, KdnetKey.parse("7.7.7.7"))
-    with ScriptedTarget(target):
-        with pytest.raises(WrongKey):
-            KdHost(link).attach(3.5)
-        link.close()
 
 
 def test_a_host_that_calls_the_target() -> None:

@@ -165,9 +165,9 @@ def test_a_key_does_not_show_itself() -> None:
 
 
 def test_keys_compare_by_value() -> None:
-    assert KEY == KdnetKey(raw("control_key"))
+    assert KdnetKey(raw("control_key")) == KEY
     assert hash(KEY) == hash(KdnetKey(raw("control_key")))
-    assert KEY != KdnetKey.parse("1.2.3.4")
-    assert KEY != VECTORS["key_text"]
+    assert KdnetKey.parse("1.2.3.4") != KEY
+    assert VECTORS["key_text"] != KEY
     with pytest.raises(ValueError, match="32 bytes"):
         KdnetKey(b"short")
