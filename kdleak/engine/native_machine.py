@@ -72,7 +72,7 @@ X86 = MachineContext(
         ("ecx", 0xAC, 4), ("eax", 0xB0, 4), ("ebp", 0xB4, 4), ("eip", 0xB8, 4),
         ("cs", 0xBC, 4), ("efl", 0xC0, 4), ("esp", 0xC4, 4), ("ss", 0xC8, 4),
     ),
-    "eip", "esp", "eax", b"\xcc",
+    "eip", "esp", "", b"\xcc",
 )  # fmt: skip
 
 ARM64 = MachineContext(

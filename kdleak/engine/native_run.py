@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from kdleak.engine.native_machine import X64, MachineContext
 from kdleak.engine.native_signals import HoldSignals
 from kdleak.engine.native_stop import (
+    break_status,
     bug_check_detail,
     classify,
     continue_status,
     is_break,
     is_bug_check,
+    may_be_asked_for,
     steps_over,
 )
 from kdleak.errors import LinkError, LinkLost, MemoryUnreadable, TargetError
@@ -24,6 +26,8 @@ from kdleak.nt.memory import MemoryReader
 
 _WAIT_SLICE = 0.25  # seconds between chances for Ctrl+C
 _BREAK_IN_SLICE = 3.0
+_SURPLUS_SECONDS = 2.0  # of running, in which a break-in request left over would be noticed
+_SURPLUS_LIMIT = 64  # a serial line keeps every one of them
 
 
 @dataclass(frozen=True)
@@ -58,11 +62,13 @@ class TargetRun:
     Attributes:
         stopped: whether the target is stopped.
         number: grows by one with every stop.
+        absorbed: stops by break-in requests of ours that came too late, resumed unseen.
     """
 
     def __init__(self, host: KdHost, hold: HoldSignals, clock: Callable[[], float]) -> None:
         self.stopped = False
         self.number = 0
+        self.absorbed = 0
         self._host = host
         self._hold = hold
         self._clock = clock
@@ -70,8 +76,12 @@ class TargetRun:
         self._change: StateChange | None = None
         self._stop = Stop(StopKind.STILL_RUNNING)
         self._context: bytes | None = None
+        self._break_status = -1
         self._stopped_since = 0.0
         self._seconds_stopped = 0.0
+        self._running_since = 0.0
+        self._surplus_seconds = 0.0
+        self._surplus_left = 0
 
     # -- what is known
 
@@ -118,6 +128,7 @@ class TargetRun:
     def attach(self, timeout: float) -> None:
         """Connect and stop the target."""
         self._note_stop(self._host.attach(timeout))
+        self._expect_surplus()
 
     def interrupt(self, timeout: float) -> Stop:
         """Break in, unless it is stopped already."""
@@ -131,6 +142,7 @@ class TargetRun:
                     left = deadline - began
                     change = self._host.break_in(max(min(_BREAK_IN_SLICE, left), 0.1))
                     self._note_stop(change)
+                    self._expect_surplus()
             except LinkLost:
                 now = self._clock()
                 # At once: the link is gone for good. Otherwise only this slice is over.
@@ -147,11 +159,13 @@ class TargetRun:
     def _note_stop(self, change: StateChange) -> None:
         now = self._clock()
         if not self.stopped:
+            self._surplus_seconds -= now - self._running_since
             self._stopped_since = now
         self.stopped = True
         self.number += 1
         self._change = change
         self._context = None
+        self._break_status = -1
         self._stop = self._classify(change, now)
 
     def _classify(self, change: StateChange, at: float) -> Stop:
@@ -162,12 +176,13 @@ class TargetRun:
             return stop
         # A bug check stops at the same instruction as a break-in; its argument tells.
         try:
-            if not is_bug_check(self.registers(), marks.machine):
-                return stop
+            self._break_status = break_status(self.registers(), marks.machine)
         except LinkError:
             raise
         except TargetError:
             return stop  # its registers cannot be had, so nothing tells
+        if not is_bug_check(self._break_status):
+            return stop
         return dataclasses.replace(
             stop, kind=StopKind.BUG_CHECK, detail=self._bug_check(marks.memory)
         )
@@ -187,13 +202,33 @@ class TargetRun:
     def resume(self, timeout: float | None) -> Stop:
         """Let the target run, or go on waiting for it, until it stops or time is over.
 
-        Stops by break-in requests of ours that came too late are the host's business.
+        A break-in request that met a stopped target breaks in again after its next resume:
+        such a stop is nobody's wish and is resumed unseen.
         """
         deadline = None if timeout is None else self._clock() + timeout
         if self.stopped:
             self._go()
-        self._wait(deadline)
-        return self._stop
+        while True:
+            self._wait(deadline)
+            if not self._is_surplus():
+                return self._stop
+            self.absorbed += 1
+            self._surplus_left -= 1
+            self._go()
+
+    def _expect_surplus(self) -> None:
+        self._surplus_seconds = _SURPLUS_SECONDS
+        self._surplus_left = _SURPLUS_LIMIT
+
+    def _is_surplus(self) -> bool:
+        """Whether this stop answers a request that an earlier stop had overtaken."""
+        return (
+            self.stopped
+            and self._stop.kind is StopKind.BREAK_IN
+            and self._surplus_seconds > 0
+            and self._surplus_left > 0
+            and may_be_asked_for(self._break_status)
+        )
 
     def _go(self) -> None:
         with self._hold:
@@ -205,6 +240,7 @@ class TargetRun:
         """The target runs now."""
         now = self._clock()
         self._seconds_stopped += now - self._stopped_since
+        self._running_since = now
         self.stopped = False
         self._change = None
         self._context = None

@@ -14,6 +14,7 @@ DBG_CONTINUE = 0x00010002
 DBG_EXCEPTION_NOT_HANDLED = 0x80010001
 
 # Argument of nt!DbgBreakPointWithStatus.
+_BREAK_IN_STATUS = 1
 _BUG_CHECK_STATUSES = (3, 4, 5)  # first and second chance of a bug check, fatal
 _BREAK_FUNCTIONS = ("DbgBreakPointWithStatus", "RtlpBreakWithStatusInstruction")
 
@@ -71,10 +72,20 @@ def _at_break_in(change: StateChange, address: int, symbol_name: str) -> bool:
     return symbol_name in _BREAK_FUNCTIONS
 
 
-def is_bug_check(registers: Registers, machine: MachineContext) -> bool:
-    """Whether a stop in DbgBreakPointWithStatus announces a bug check, by its argument."""
-    status = registers.values.get(machine.argument, 0) & 0xFFFFFFFF
+def break_status(registers: Registers, machine: MachineContext) -> int:
+    """What the kernel passed to DbgBreakPointWithStatus; -1 where it is not in a register."""
+    value = registers.values.get(machine.argument)
+    return -1 if value is None or not machine.argument else value & 0xFFFFFFFF
+
+
+def is_bug_check(status: int) -> bool:
+    """Whether a stop in DbgBreakPointWithStatus announces a bug check."""
     return status in _BUG_CHECK_STATUSES
+
+
+def may_be_asked_for(status: int) -> bool:
+    """Whether it answers a break-in request (status 1), as far as that can be known."""
+    return status in (-1, _BREAK_IN_STATUS)
 
 
 def bug_check_detail(data: bytes, pointer_size: int) -> str:

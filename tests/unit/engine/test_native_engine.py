@@ -141,7 +141,7 @@ def test_module_report_as_first_stop_is_continued_normally():
 
 
 def test_kinds_of_stops():
-    engine, _ = attached(exception(HIT), exception(HIT, 0x80000004), break_in(), 1.0)
+    engine, _ = attached(exception(HIT), exception(HIT, 0x80000004), 3.0, break_in(), 1.0)
     assert engine.resume(5).kind is StopKind.BREAK_INSTRUCTION
     assert engine.resume(5).kind is StopKind.SINGLE_STEP
     assert engine.resume(5).kind is StopKind.BREAK_IN
@@ -287,6 +287,25 @@ def test_interrupt():
     assert engine.interrupt().kind is StopKind.BREAK_IN
     engine.resume(1)
     assert engine.interrupt().kind is StopKind.BREAK_INSTRUCTION  # a hit came first
+
+
+def test_break_in_request_left_over_is_resumed_unseen():
+    host = ScriptedHost()
+    host.register("rcx", 1)
+    engine, _ = attached(
+        0.5, break_in(), 1.0, exception(HIT), 0.2, break_in(), exception(HIT), host=host
+    )
+    assert engine.resume(1).kind is StopKind.STILL_RUNNING  # one from the attach
+    assert engine.interrupt(5).kind is StopKind.BREAK_INSTRUCTION  # it met a hit
+    assert engine.resume(5).program_counter == HIT
+    assert host.log.count("resume") == 4
+
+
+@pytest.mark.parametrize(("wait", "status"), [(3.0, 1), (0.1, 2)])
+def test_other_break_ins_are_told(wait, status):
+    host = ScriptedHost()
+    engine, _ = attached(lambda: host.register("rcx", status), wait, break_in(), host=host)
+    assert engine.resume(5).kind is StopKind.BREAK_IN
 
 
 def test_interrupt_of_a_target_that_does_not_answer():
