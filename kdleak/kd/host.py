@@ -40,6 +40,8 @@ MODULE_EVENTS_LIMIT = 4096
 
 _PENDING_STOP_SECONDS = 0.3
 _RESET_SECONDS = 0.6
+_CONTINUE_SECONDS = 5.0
+_POKING_SECONDS = 4.0
 
 
 class KdHost(KdRequests):
@@ -137,13 +139,14 @@ class KdHost(KdRequests):
         return state
 
     def _stop_running_target(self, deadline: float) -> StateChange | None:
-        """Send break-ins until it stops; on a byte stream every second try is a RESET instead.
+        """Send break-ins until it stops; every second try, on KDNET every third, is a RESET.
 
         A stopped target does not react to a break-in but to a RESET: this finds both.
         """
         tries = 0
+        turn = 3 if self.link.handshakes else 2
         while (now := self._clock()) < deadline:
-            if tries % 2 and not self.link.handshakes:
+            if tries % turn == turn - 1:
                 self.link.reset()
             else:
                 self._breaks.sent()
@@ -180,9 +183,27 @@ class KdHost(KdRequests):
         )
         self._discard_leftovers()
         self.requests += 1
-        self._send(PacketType.STATE_MANIPULATE, payload, self.request_timeout)
+        try:
+            self._send(PacketType.STATE_MANIPULATE, payload, self._continue_timeout())
+        except LinkLost:
+            # A kernel that runs hears no packets: had only its ACK been lost, sending again could
+            # never succeed. A stopped one would have acknowledged one of so many.
+            if not self._is_poking():
+                raise
         self.stopped = False
         self._breaks.resumed(self._clock())
+
+    def _continue_timeout(self) -> float:
+        if self.link.handshakes:
+            return min(self.request_timeout, _CONTINUE_SECONDS)
+        return self.request_timeout
+
+    def _is_poking(self) -> bool:
+        """Whether a KDNET target shows that it is there, whatever it does."""
+        alive = self.link.alive_at
+        return (
+            self.link.handshakes and alive is not None and self._clock() - alive < _POKING_SECONDS
+        )
 
     def wait(self, timeout: float | None) -> StateChange | None:
         """Serve the running target until an exception stops it; None at timeout.

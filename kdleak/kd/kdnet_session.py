@@ -245,7 +245,7 @@ class HostSession:
         """Whether a poke only says that the target is still there and still ours."""
         if self._channel is None or debugger_port == 0:
             return False
-        if source != self._channel.address:
+        if source[0] != self._channel.address[0]:
             # Another machine with the same key that has a debugger: not our affair.
             return True
         return not (self._candidates or self.doubtful)

@@ -126,6 +126,7 @@ class UdpMedium(SelectingMedium):
         family = socket.AF_INET6 if ipv6 else socket.AF_INET
         udp = socket.socket(family, socket.SOCK_DGRAM)
         try:
+            claim_address(udp)
             udp.bind((bind or ("::" if ipv6 else "0.0.0.0"), port))  # noqa: S104
         except OSError as error:
             udp.close()
@@ -165,6 +166,13 @@ class UdpMedium(SelectingMedium):
 
     def _release(self) -> None:
         self._udp.close()
+
+
+def claim_address(unbound: socket.socket) -> None:
+    """On Windows, refuse to share the address we are about to bind with a careless program."""
+    exclusive = getattr(socket, "SO_EXCLUSIVEADDRUSE", None)
+    if exclusive is not None:
+        unbound.setsockopt(socket.SOL_SOCKET, exclusive, 1)
 
 
 def raise_bind_error(error: OSError, what: str) -> NoReturn:
@@ -326,6 +334,7 @@ def listen_tcp(where: str, port: int, host: str = "") -> ListeningMedium:
     """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
+        claim_address(listener)
         if os.name != "nt":
             # Only against the wait after a close; on Windows it would let two programs share.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

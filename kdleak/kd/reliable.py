@@ -60,7 +60,7 @@ class Pending:
     payload: bytes
     id: int
     sent_at: float
-    tries: int = 1
+    timeouts: int = 0
     was_reset: bool = False
 
 
@@ -121,12 +121,13 @@ class Reliable:
         pending = self._pending
         if pending is None or self.suspended or now < pending.sent_at + self._retry:
             return
+        pending.timeouts += 1
         if self.role is Role.HOST:
-            if pending.tries >= 2 * self._tries:
+            if pending.timeouts >= 2 * self._tries:
                 self.gave_up = True
                 self.cancel()
                 return
-            if pending.tries == self._tries:
+            if pending.timeouts == self._tries:
                 self.reset(now)
         self._transmit_again(pending, now)
 
@@ -153,7 +154,7 @@ class Reliable:
     @property
     def in_trouble(self) -> bool:
         """Whether the packet under way was sent so often that something must be wrong."""
-        return self._pending is not None and self._pending.tries > self._tries
+        return self._pending is not None and self._pending.timeouts >= self._tries
 
     def under_way(self, ticket: int) -> bool:
         """Whether the packet that ``submit`` gave this ticket is still unacknowledged."""
@@ -210,7 +211,7 @@ class Reliable:
                 pending = None
         if pending is not None:
             pending.id = self._next_id
-            pending.tries = 0
+            pending.timeouts = 0
             pending.was_reset = True
             self._transmit_again(pending, now)
         else:
@@ -298,7 +299,6 @@ class Reliable:
 
     def _transmit_again(self, pending: Pending, now: float) -> None:
         pending.sent_at = now
-        pending.tries += 1
         if not self.suspended:
             self.resends += 1
             self._out.append(Frame(pending.type, pending.id, pending.payload))

@@ -636,3 +636,74 @@ def test_registers_refused_once_the_way_is_known(bench) -> None:
     bench.debuggee.body.refuse_context = True
     with pytest.raises(TargetError):
         bench.host.get_context(7)
+
+
+def make_deaf_while_running(reliable) -> None:
+    """As a real kernel: no packet is heard, nor acknowledged again, until the next stop."""
+    hear = reliable.on_frame
+
+    def on_frame(frame, now: float) -> None:
+        if reliable.stopped or not reliable.idle:
+            hear(frame, now)
+            if not reliable.stopped:
+                # The one ACK of the continue is lost.
+                reliable._out.clear()
+
+    reliable.on_frame = on_frame
+
+
+def test_a_lost_ack_of_the_continue_and_a_target_that_runs_deaf() -> None:
+    bench = new_bench(serial=False)
+    host, debuggee = bench.host, bench.debuggee
+    host.attach(10)
+    host.step_over_break()
+    make_deaf_while_running(debuggee.machine.reliable)
+    host.resume()
+    assert not host.stopped
+    assert len(debuggee.continues) == 1
+    debuggee.hit()
+    state = host.wait(10)
+    assert state is not None
+    assert state.program_counter == HIT_PLACE
+    assert host.read_virtual(BASE, 4) == bytes(debuggee.body.memory[:4])
+
+
+def test_the_next_stop_makes_up_for_a_lost_ack_of_the_continue(bench) -> None:
+    host, debuggee = bench.host, bench.debuggee
+    host.attach(10)
+    host.step_over_break()
+    make_deaf_while_running(debuggee.machine.reliable)
+    debuggee.hit()
+    before = bench.network.now
+    host.resume()
+    state = host.wait(10)
+    assert bench.network.now - before < 0.5
+    assert state is not None
+    assert state.program_counter == HIT_PLACE
+    assert host.read_virtual(BASE, 4) == bytes(debuggee.body.memory[:4])
+
+
+def test_break_in_finds_a_target_that_was_stopped_all_the_time() -> None:
+    bench = new_bench(serial=False)
+    host = bench.host
+    host.attach(10)
+    # We believe it runs; it does not, and a break-in means nothing to it.
+    host.stopped = False
+    assert host.break_in(10).program_counter == BREAK_PLACE
+    assert host.read_virtual(BASE, 4) == bytes(bench.debuggee.body.memory[:4])
+    host.step_over_break()
+    host.resume()
+    assert host.wait(5) is None
+
+
+def test_a_flood_of_resend_requests_does_not_use_up_the_tries() -> None:
+    from kdleak.kd.numbering import KdnetReliable
+    from kdleak.kd.reliable import Frame
+
+    reliable = KdnetReliable(Role.HOST)
+    reliable.submit(PacketType.STATE_MANIPULATE, bytes(56), 0.0)
+    for _ in range(100):
+        reliable.on_frame(Frame(PacketType.RESEND, 0), 0.0)
+    reliable.tick(0.5)
+    assert not reliable.gave_up
+    assert not reliable.in_trouble
