@@ -160,10 +160,9 @@ class NativeEngine:
         self._closed = True
         try:
             if self._run.stopped and not leave_stopped:
-                self._run.step_over()
                 with self._hold:
-                    self.host.detach()
-                self._run.left()
+                    self.host.restore_breakpoints()
+                    self._run.go()
         except LinkError as error:
             self.remarks.append(f"the target could not be let run at the end: {error}")
         finally:

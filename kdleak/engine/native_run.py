@@ -133,7 +133,7 @@ class TargetRun:
     def interrupt(self, timeout: float) -> Stop:
         """Break in, unless it is stopped already."""
         if self.stopped and not self._host.stopped:
-            self.left()  # it started again under our hands
+            self._left()  # it started again under our hands
         deadline = self._clock() + timeout
         while not self.stopped:
             began = self._clock()
@@ -207,14 +207,14 @@ class TargetRun:
         """
         deadline = None if timeout is None else self._clock() + timeout
         if self.stopped:
-            self._go()
+            self.go()
         while True:
             self._wait(deadline)
             if not self._is_surplus():
                 return self._stop
             self.absorbed += 1
             self._surplus_left -= 1
-            self._go()
+            self.go()
 
     def _expect_surplus(self) -> None:
         self._surplus_seconds = _SURPLUS_SECONDS
@@ -230,13 +230,14 @@ class TargetRun:
             and may_be_asked_for(self._break_status)
         )
 
-    def _go(self) -> None:
+    def go(self) -> None:
+        """Step over a break instruction and let the target run; does not wait."""
         with self._hold:
-            self.step_over()
+            self._step_over()
             self._host.resume(continue_status(self._stop))
-            self.left()
+            self._left()
 
-    def left(self) -> None:
+    def _left(self) -> None:
         """The target runs now."""
         now = self._clock()
         self._seconds_stopped += now - self._stopped_since
@@ -246,7 +247,7 @@ class TargetRun:
         self._context = None
         self._stop = Stop(StopKind.STILL_RUNNING, at=now)
 
-    def step_over(self) -> None:
+    def _step_over(self) -> None:
         """Move the program counter past a break instruction in the target's own code.
 
         NT leaves that to the debugger; without it the target breaks at the same place again.

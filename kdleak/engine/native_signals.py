@@ -29,18 +29,35 @@ class HoldSignals:
     def __enter__(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
+        if self._depth == 0:
+            try:
+                self._take_over()
+            except BaseException:
+                self._give_back()
+                raise
         self._depth += 1
-        if self._depth > 1:
-            return
+
+    def _take_over(self) -> None:
         for number in _SIGNALS:
             previous = signal.getsignal(number)
-            if not callable(previous):
+            if not callable(previous) or number in self._previous:
                 continue  # default or ignored: nothing would be raised into our code
             try:
                 signal.signal(number, self._note)
             except ValueError:  # a sub-interpreter
                 return
             self._previous[number] = previous
+
+    def _give_back(self) -> None:
+        """Put all handlers back, even if one that is back already raises meanwhile."""
+        try:
+            while self._previous:
+                number = next(reversed(self._previous))
+                signal.signal(number, self._previous[number])
+                del self._previous[number]
+        finally:
+            if self._previous:
+                self._give_back()
 
     def __exit__(
         self,
@@ -53,9 +70,7 @@ class HoldSignals:
         self._depth -= 1
         if self._depth:
             return
-        while self._previous:
-            number, previous = self._previous.popitem()
-            signal.signal(number, previous)
+        self._give_back()
         noted, self._noted = self._noted, []
         for number in dict.fromkeys(noted):
             signal.raise_signal(number)

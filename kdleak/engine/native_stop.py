@@ -16,6 +16,7 @@ DBG_EXCEPTION_NOT_HANDLED = 0x80010001
 # Argument of nt!DbgBreakPointWithStatus.
 _BREAK_IN_STATUS = 1
 _BUG_CHECK_STATUSES = (3, 4, 5)  # first and second chance of a bug check, fatal
+_ASSERTION = b"\xcd\x2c"  # int 2c, x86 and x64
 _BREAK_FUNCTIONS = ("DbgBreakPointWithStatus", "RtlpBreakWithStatusInstruction")
 
 _NAMES = {
@@ -112,12 +113,15 @@ def steps_over(change: StateChange, machine: MachineContext) -> int | None:
         None when the state change does not show the instruction, so that it must be read.
     """
     exception = change.exception
-    if exception is None or exception.code != STATUS_BREAKPOINT:
+    if exception is None or exception.code not in (STATUS_BREAKPOINT, STATUS_ASSERTION_FAILURE):
         return 0
     if exception.address not in (0, change.program_counter):
         return 0
-    length = len(machine.break_bytes)
     stream = change.control_report.instruction_stream
+    if exception.code == STATUS_ASSERTION_FAILURE:
+        # Going on behind a failed assertion ignores it; handed back it would be a bug check.
+        return len(_ASSERTION) if stream.startswith(_ASSERTION) else 0
+    length = len(machine.break_bytes)
     if len(stream) < length:
         return None
     return length if is_break(stream, machine) else 0
@@ -134,6 +138,6 @@ def is_break(code: bytes, machine: MachineContext) -> bool:
 
 def continue_status(stop: Stop) -> int:
     """What to tell the target with the continue: exceptions are its own to handle."""
-    if stop.kind is StopKind.EXCEPTION and stop.code:
+    if stop.kind is StopKind.EXCEPTION and stop.code not in (0, STATUS_ASSERTION_FAILURE):
         return DBG_EXCEPTION_NOT_HANDLED
     return DBG_CONTINUE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,20 @@ from kdleak.nt.names import undecorated
 
 _MAXIMUM_FILE = 4 << 30
 _MAXIMUM_SYMBOLS = 4_000_000
+_DAMAGE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    BufferError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+"""What a parser may trip over in a damaged file."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +100,7 @@ def read_pdb(path: Path, pointer_size: int, expected: tuple[str, int] | None = N
         raise PdbUnreadableError(str(error)) from error
     except OSError as error:
         raise PdbUnreadableError(error.strerror or "cannot be opened") from error
-    except (ArithmeticError, LookupError, TypeError, ValueError, MemoryError) as error:
+    except _DAMAGE as error:
         # A damaged file must not end the session, whatever it trips in the parser.
         raise PdbUnreadableError(f"damaged ({type(error).__name__})") from error
 

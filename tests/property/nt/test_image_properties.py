@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
+import tempfile
+from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_builder import BASE, image, loaded, module_list
 from nt_fakes import FakeMemory
 
+import kdleak.practice.images as practice_images
 from kdleak.model import Module, StackEnd
 from kdleak.nt.kdbg import find_debugger_data
 from kdleak.nt.memory import CachedMemory
 from kdleak.nt.modules import MAXIMUM_MODULES, read_module_list
 from kdleak.nt.names import undecorated
+from kdleak.nt.pdb import PdbUnreadableError, read_pdb
 from kdleak.nt.pe import read_exports, read_image, read_pdb_identity
 from kdleak.nt.symbol_path import parse_symbol_path
 from kdleak.nt.symbols import SymbolLoader, Symbols
@@ -132,6 +137,27 @@ def test_walk_over_anything_is_bounded(code, rows, infos, registers, words, at):
     assert isinstance(found.end, StackEnd)
     # A machine frame may lead anywhere, so no more than: reads are bounded by the frames.
     assert len(stack.reads) <= 40 * 300
+
+
+PDB = (Path(practice_images.__file__).parent / "leakydrv.pdb").read_bytes()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, len(PDB) - 4), st.integers(0, 0xFFFFFFFF)), min_size=1, max_size=20
+    ),
+    st.one_of(st.just(len(PDB)), st.integers(0, len(PDB))),
+)
+def test_any_pdb(mutations, length):
+    raw = bytearray(PDB)
+    for at, value in mutations:
+        struct.pack_into("<I", raw, at, value)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "x.pdb")
+        path.write_bytes(raw[:length])
+        with contextlib.suppress(PdbUnreadableError):
+            assert all(symbol.rva > 0 for symbol in read_pdb(path, 8).symbols)
 
 
 @given(st.text(max_size=200))

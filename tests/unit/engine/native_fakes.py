@@ -224,10 +224,6 @@ class ScriptedHost:
         self.resumed_with.append(status)
         self.stopped = False
 
-    def detach(self) -> None:
-        self.resume()
-        self.close()
-
     def close(self) -> None:
         self.closed += 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import struct
+import threading
 
 import pytest
 from native_fakes import (
@@ -23,6 +24,7 @@ from native_fakes import (
 
 from kdleak.engine.base import Engine
 from kdleak.engine.native import NativeEngine
+from kdleak.engine.native_signals import HoldSignals
 from kdleak.errors import (
     LinkLost,
     MemoryNotWritten,
@@ -128,6 +130,14 @@ def test_unhandled_exception_is_handed_back_to_the_target():
     assert not stop.first_chance
     engine.resume(1)
     assert host.resumed_with[-1] == 0x80010001
+
+
+def test_failed_assertion_is_ignored_when_the_target_goes_on():
+    engine, host = attached(exception(HIT, 0xC0000420, stream=b"\xcd\x2c\x90"), 1.0)
+    assert "assertion" in engine.resume(5).detail
+    engine.close()
+    assert struct.unpack_from("<Q", host.contexts_set[-1], 0xF8) == (HIT + 2,)
+    assert host.resumed_with[-1] == 0x10002
 
 
 def test_module_report_as_first_stop_is_continued_normally():
@@ -473,6 +483,43 @@ def test_ctrl_c_during_a_long_wait_leaves_the_target_running():
     assert engine.stop.kind is StopKind.STILL_RUNNING
     assert not host.stopped
     assert host.log.count("resume") == 1
+
+
+def test_handler_that_raises_while_handlers_are_put_back():
+    """SIGTERM is back first and pressed at once: SIGINT must be back all the same."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    class Terminated(Exception):
+        pass
+
+    def raises(number, frame):
+        raise Terminated
+
+    hold = HoldSignals()
+    signal.signal(signal.SIGTERM, raises)
+    try:
+        with pytest.raises(Terminated), hold, hold:
+            signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is raises
+        assert signal.getsignal(signal.SIGINT) is before[signal.SIGINT]
+        with hold:  # still works
+            assert signal.getsignal(signal.SIGINT) is not before[signal.SIGINT]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_signals_are_held_in_the_main_thread_only():
+    seen = []
+
+    def other():
+        with HoldSignals():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert seen == [signal.getsignal(signal.SIGINT)]
 
 
 def test_signal_handlers_are_put_back():
