@@ -13,11 +13,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from kdleak.engine.base import Engine
+from kdleak.engine.native_boot import await_windows
 from kdleak.engine.native_memory import KdMemory, StackReader
 from kdleak.engine.native_modules import LoadedImages
 from kdleak.engine.native_run import Landmarks, TargetRun
 from kdleak.engine.native_signals import HoldSignals
-from kdleak.engine.native_target import Identity, identify, is_windows, machine_of
+from kdleak.engine.native_target import Identity, identify, machine_of
 from kdleak.errors import (
     LinkError,
     MemoryNotWritten,
@@ -28,7 +29,6 @@ from kdleak.errors import (
 )
 from kdleak.kd.connection import open_host, parse_connection
 from kdleak.kd.host import KdHost
-from kdleak.kd.structures import Version
 from kdleak.model import (
     Architecture,
     Frame,
@@ -37,7 +37,6 @@ from kdleak.model import (
     Registers,
     Stack,
     Stop,
-    StopKind,
     Symbolized,
     TargetInfo,
 )
@@ -53,8 +52,6 @@ from kdleak.tags import PoolTag
 
 if TYPE_CHECKING:
     from typing import Self
-
-_BOOT_SLICE = 3.0  # seconds a boot application may run before it is asked again
 
 
 class NativeEngine:
@@ -107,7 +104,7 @@ class NativeEngine:
         """
         deadline = self._clock() + timeout
         self._run.attach(timeout)
-        version = self._await_windows(deadline)
+        version = await_windows(self.host, self._run, self._hold, self._clock, deadline)
         machine_of(version)
         data = find_debugger_data(self._cache, version.debugger_data_list)
         if data is None:
@@ -127,23 +124,6 @@ class NativeEngine:
                 memory=self._memory,
             )
         )
-
-    def _await_windows(self, deadline: float) -> Version:
-        """GetVersion, letting a boot application run on until it has started Windows."""
-        while True:
-            with self._hold:
-                version = self.host.get_version()
-            if is_windows(version):
-                return version
-            if self._clock() >= deadline:
-                raise UnsupportedTarget(
-                    "attaching",
-                    "the target is in its boot application, not in Windows",
-                    "let it boot, then attach again",
-                )
-            stop = self.resume(min(_BOOT_SLICE, max(deadline - self._clock(), 0.1)))
-            if stop.kind is StopKind.STILL_RUNNING:
-                self.interrupt(max(deadline - self._clock(), 1.0))
 
     def close(self) -> None:
         """Leave: a stopped target is stepped over its break instruction and runs on."""
@@ -237,6 +217,11 @@ class NativeEngine:
     def nearest(self, address: int) -> Symbolized:
         """The nearest symbol at or below an address."""
         return self._loaded.nearest(address, stopped=self._run.stopped)
+
+    @property
+    def symbol_remarks(self) -> tuple[str, ...]:
+        """What loading the symbols of modules had to say so far, one sentence each."""
+        return self._loaded.remarks
 
     def _break_symbol(self, address: int) -> str:
         """Name of an nt symbol exactly at (or one byte before) an address."""

@@ -6,6 +6,7 @@ import struct
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from kdleak.errors import MissingDependency
 from kdleak.nt.names import undecorated
@@ -28,9 +29,8 @@ _DAMAGE = (
 """What a parser may trip over in a damaged file."""
 
 
-@dataclass(frozen=True)
-class PdbSymbol:
-    """One name.
+class PdbSymbol(NamedTuple):
+    """One name. A tuple, because there are tens of thousands of them.
 
     Attributes:
         rva: offset from the image base.

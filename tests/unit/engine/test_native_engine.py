@@ -205,6 +205,17 @@ def test_boot_application_is_let_run_until_windows_is_there():
     assert engine.target.build == 19045
 
 
+def test_boot_stage_that_introduces_itself_anew():
+    host = ScriptedHost(version=windows(major=0x40F))
+
+    def boots():
+        host.version = windows()
+
+    engine, _ = attached(TargetRestarted("waiting", "unloads all"), boots, break_in(), host=host)
+    assert engine.target.build == 19045
+    assert engine.symbol_remarks == ()
+
+
 def test_boot_application_for_too_long():
     host = ScriptedHost(version=windows(major=0x40F))
     with pytest.raises(UnsupportedTarget, match="boot application"):
