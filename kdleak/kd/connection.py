@@ -1,8 +1,8 @@
 """WinDbg's ``-k`` connection strings, and opening a link for either role from one.
 
 Host role: ``net:port=50000,key=a.b.c.d[,target=IP]``, ``com:port=COM1[,baud=115200]``,
-``com:pipe,port=PIPE``, ``com:ipport=PORT,port=HOST`` (TCP client); ours: ``com:listen=PORT``
-(TCP server). Target role: ``net:host=IP,port=50000,key=a.b.c.d[,source=PORT]``,
+``com:pipe,port=PIPE``, ``com:ipport=PORT,port=HOST`` (TCP client); ours:
+``com:listen=PORT[,host=ADDRESS]`` (TCP server). Target role: ``net:host=IP,port=50000,key=a.b.c.d[,source=PORT]``,
 ``com:listen=PORT`` or short ``tcp:PORT``, ``com:pipe,port=PATH`` (Unix socket server),
 ``com:port=DEVICE``.
 """
@@ -82,10 +82,16 @@ class PipeConnection:
 
 @dataclass(frozen=True)
 class TcpConnection:
-    """A byte stream over TCP; ``host`` empty means we listen."""
+    """A byte stream over TCP; ``host`` empty means we listen.
+
+    Attributes:
+        bind: own address to listen on. A byte stream has no key: whoever reaches it is the peer,
+            so it is this machine only unless asked otherwise.
+    """
 
     port: int
     host: str = ""
+    bind: str = "127.0.0.1"
 
     @property
     def where(self) -> str:
@@ -152,7 +158,8 @@ def _parse_com(text: str) -> Connection:
             _refuse("port= with the name of the pipe is missing")
         return PipeConnection(options["port"])
     if "listen" in options:
-        return TcpConnection(_number(options, "listen"))
+        bind = options.get("host") or "127.0.0.1"
+        return TcpConnection(_number(options, "listen"), bind=bind)
     if "ipport" in options:
         return TcpConnection(_number(options, "ipport"), options.get("port") or "127.0.0.1")
     if "port" not in options:
@@ -227,7 +234,7 @@ def _host_stream(connection: StreamConnection) -> Medium:
         return connect_unix(where, connection.path)
     if connection.host:
         return connect_tcp(where, connection.host, connection.port)
-    return listen_tcp(where, connection.port)
+    return listen_tcp(where, connection.port, connection.bind)
 
 
 def _target_stream(connection: StreamConnection) -> Medium:
@@ -238,4 +245,4 @@ def _target_stream(connection: StreamConnection) -> Medium:
         return listen_unix(where, connection.path)
     if connection.host:
         return connect_tcp(where, connection.host, connection.port)
-    return listen_tcp(where, connection.port, "127.0.0.1")
+    return listen_tcp(where, connection.port, connection.bind)

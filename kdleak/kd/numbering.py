@@ -72,8 +72,12 @@ class SerialReliable(Reliable):
             self._next_id = INITIAL_ID
             self.generation += 1
             if self._pending is not None:
-                self._pending.id = INITIAL_ID
-                self._pending.was_reset = True
+                if self._proves_acceptance(self._pending, frame):
+                    # Accepted before the restart, so it does not count in the new numbering.
+                    self._pending = None
+                else:
+                    self._pending.id = INITIAL_ID
+                    self._pending.was_reset = True
         else:
             self._last_sync = None
         self._expected = (frame.id & ~SYNC) ^ 1

@@ -42,6 +42,7 @@ KEY = KdnetKey.parse(KEY_TEXT)
         ("com:ipport=4445,port=vmhost", TcpConnection(4445, "vmhost")),
         ("com:ipport=4445", TcpConnection(4445, "127.0.0.1")),
         ("com:listen=4445", TcpConnection(4445)),
+        ("com:listen=4445,host=0.0.0.0", TcpConnection(4445, bind="0.0.0.0")),
         ("tcp:4445", TcpConnection(4445)),
     ],
 )

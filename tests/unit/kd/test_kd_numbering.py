@@ -265,3 +265,62 @@ def test_kdnet_ids_wrap() -> None:
     target.on_frame(Frame(ACK, 0xFFFFFFFE), 0.0)
     target.submit(IO, b"y", 0.0)
     assert target.take_frames()[-1].id == 0
+
+
+@pytest.mark.parametrize("kind", [SerialReliable, KdnetReliable])
+def test_on_a_fresh_channel_a_target_tells_its_stop_and_drops_old_answers(kind) -> None:
+    target = kind(Role.TARGET)
+    target.submit(STOP, b"stop", 0.0)
+    (stop,) = target.take_frames()
+    target.on_frame(Frame(ACK, stop.id & ~SYNC), 0.0)
+    ticket = target.submit(ASK, READ, 0.0)
+    target.take_frames()
+    target.resynchronise(1.0)
+    assert not target.under_way(ticket)
+    (again,) = target.take_frames()
+    assert (again.type, again.payload) == (STOP, b"stop")
+
+
+def test_on_a_fresh_channel_a_host_counts_anew_and_repeats_its_packet() -> None:
+    host = KdnetReliable(Role.HOST)
+    host.submit(ASK, READ, 0.0)
+    host.on_frame(Frame(ACK, KDNET_HOST_ID), 0.0)
+    host.submit(ASK, GO, 0.0)
+    assert host.take_frames()[-1].id == KDNET_HOST_ID + 2
+    host.resynchronise(1.0)
+    assert host.take_frames() == [Frame(ASK, KDNET_HOST_ID, GO)]
+    assert host.generation == 1
+
+
+def test_nothing_goes_out_while_there_is_no_channel() -> None:
+    host = KdnetReliable(Role.HOST)
+    host.suspended = True
+    host.submit(ASK, READ, 0.0)
+    host.reset(0.0)
+    host.tick(100.0)
+    assert host.next_deadline() is None
+    assert host.take_frames() == []
+    host.suspended = False
+    host.resynchronise(101.0)
+    assert host.take_frames() == [Frame(ASK, KDNET_HOST_ID, READ)]
+
+
+def test_sync_while_a_packet_is_under_way() -> None:
+    host = serial_host_in_step()
+    host.submit(ASK, READ, 0.0)
+    host.on_frame(Frame(ACK, INITIAL_ID), 0.0)
+    # A request that the restarted target has not seen is repeated with the first id.
+    host.submit(ASK, READ, 0.0)
+    host.take_frames()
+    host.on_frame(Frame(STOP, INITIAL_ID | SYNC, b"another"), 0.1)
+    host.tick(1.0)
+    assert host.take_frames()[-1] == Frame(ASK, INITIAL_ID, READ)
+    host.on_frame(Frame(ACK, INITIAL_ID), 1.1)
+    assert host.idle
+    # A continue is done with: the target has run. What follows starts with the first id.
+    host.submit(ASK, GO, 2.0)
+    host.on_frame(Frame(STOP, INITIAL_ID | SYNC, b"a third"), 2.1)
+    assert host.idle
+    host.take_frames()
+    host.submit(ASK, READ, 2.2)
+    assert host.take_frames() == [Frame(ASK, INITIAL_ID, READ)]

@@ -8,6 +8,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from kdleak.errors import BadConnection
 from kdleak.kd.kdnet_crypto import (
@@ -41,7 +42,7 @@ def raw(name: str) -> bytes:
 def test_key_text() -> None:
     assert KEY.control == raw("control_key")
     assert KdnetKey.parse(VECTORS["key_text"].upper()) == KEY
-    assert KEY.tag(b"x") != b""
+    assert KEY._mac == raw("hmac_key")
 
 
 def test_poke_is_made_and_understood() -> None:
@@ -112,11 +113,26 @@ def test_short_datagrams_are_refused(size: int) -> None:
     assert open_datagram(KEY, DATA_KEY, raw("host_break")[:size]) is None
 
 
-def test_meta_bits_that_must_be_zero_and_too_much_padding_are_refused() -> None:
+def seal_plain(plain: bytes) -> bytes:
+    """A datagram with this plaintext, authentic whatever it holds."""
+    header = b"MDBG\x05\x00"
+    tag = KEY.tag(header + plain)
+    encryptor = Cipher(algorithms.AES(DATA_KEY), modes.CBC(tag)).encryptor()
+    return header + encryptor.update(plain) + encryptor.finalize() + tag
+
+
+@pytest.mark.parametrize("meta", [0x18, 0x28, 0x48, 0x09, 0x0F, 0x89])
+def test_meta_bits_that_must_be_zero_and_too_much_padding_are_refused(meta: int) -> None:
+    good = seal_plain(bytes(6) + b"\x01\x88" + bytes(8))
+    assert open_datagram(KEY, DATA_KEY, good) == Datagram(5, CHANNEL_DATA, 1, True, b"")
+    bad = seal_plain(bytes(6) + b"\x01" + bytes((meta,)) + bytes(8))
+    assert open_datagram(KEY, DATA_KEY, bad) is None
+
+
+def test_an_empty_payload() -> None:
     empty = Datagram(5, CHANNEL_DATA, 1, True, b"")
     sealed = seal(KEY, DATA_KEY, empty)
-    opened = open_datagram(KEY, DATA_KEY, sealed)
-    assert opened == empty
+    assert sealed == seal_plain(bytes(6) + b"\x01\x88" + bytes(8))
     assert len(sealed) == 38
 
 
