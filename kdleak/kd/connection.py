@@ -2,9 +2,10 @@
 
 Host role: ``net:port=50000,key=a.b.c.d[,target=IP]``, ``com:port=COM1[,baud=115200]``,
 ``com:pipe,port=PIPE``, ``com:ipport=PORT,port=HOST`` (TCP client); ours:
-``com:listen=PORT[,host=ADDRESS]`` (TCP server). Target role: ``net:host=IP,port=50000,key=a.b.c.d[,source=PORT]``,
-``com:listen=PORT`` or short ``tcp:PORT``, ``com:pipe,port=PATH`` (Unix socket server),
-``com:port=DEVICE``.
+``com:listen=PORT[,host=ADDRESS]`` (TCP server).
+
+Target role: ``net:host=IP,port=50000,key=a.b.c.d[,source=PORT]``, ``com:listen=PORT`` or short
+``tcp:PORT``, ``com:pipe,port=PATH`` (Unix socket server), ``com:port=DEVICE``.
 """
 
 from __future__ import annotations
