@@ -245,6 +245,10 @@ class KdHost(KdRequests):
                 self.unread += 1
                 return None
             return self._take_state_change(state, restarts=restarts)
+        if packet.type == PacketType.STATE_MANIPULATE and not self.link.handshakes:
+            # The answer to a debugger before us: so the target is stopped, and says where
+            # when asked again.
+            self.link.reset()
         try:
             answer = answer_packet(packet, self._on_print)
         except ProtocolError:
