@@ -36,6 +36,7 @@ from kdleak.model import (
     PoolSnapshot,
     Registers,
     Stack,
+    StackEnd,
     Stop,
     Symbolized,
     TargetInfo,
@@ -193,6 +194,11 @@ class NativeEngine:
         """Seconds the target has been stopped since we attached, as seen from here."""
         return self._run.seconds_stopped
 
+    @property
+    def break_ins_absorbed(self) -> int:
+        """Stops by break-in requests of ours that came too late and were resumed unseen."""
+        return self._run.absorbed
+
     # -- modules and symbols
 
     def reload(self) -> tuple[str, ...]:
@@ -310,22 +316,23 @@ class NativeEngine:
         found = unwind(registers, self._loaded.function_table, memory, self._run.code(self._cache),
                        depth)  # fmt: skip
         self._stacks.learn(memory.used)
+        looked_at = len(found.frames) - (found.end is StackEnd.DEPTH)
         frames = tuple(
-            Frame(address, pointer, self.nearest(address)) for address, pointer in found.frames
+            Frame(
+                address,
+                pointer,
+                self._loaded.frame_symbol(address, returns=index > 0)
+                if index < looked_at
+                else self.nearest(address),
+            )
+            for index, (address, pointer) in enumerate(found.frames)
         )
         return Stack(frames, found.end)
 
     def _stack_of_stop(self, pointer: int) -> StackMemory:
         if self._stack is None or self._stack[0] != self._run.number:
-            thread = self._run.stop.thread
-            size = self._stacks.size
-            data = self._stacks.read(thread, pointer, size)
-            memory = StackMemory(
-                pointer,
-                data,
-                lambda address, count: self._stacks.read(thread, address, count),
-                self.host.max_read,
-            )
+            data = self._stacks.read(pointer, self._stacks.size)
+            memory = StackMemory(pointer, data, self._stacks.read, self.host.max_read)
             self._stack = (self._run.number, memory)
         return self._stack[1]
 

@@ -53,8 +53,8 @@ class StackReader:
     """Reads the tops of kernel stacks with one request each.
 
     How much is asked for is learned from how much earlier stacks needed. A request that runs
-    past the top of a stack fails as a whole on some targets, so where a thread's stack ended is
-    remembered.
+    past the top of a stack fails as a whole on some targets, so the pages that were found absent
+    behind stacks are remembered.
 
     Args:
         host: the debugger's role.
@@ -64,13 +64,13 @@ class StackReader:
     SMALLEST = 0x100
     _FIRST = 0x400
     _REMEMBERED = 16
-    _MOST_THREADS = 4096
+    _MOST_ABSENT = 4096
 
     def __init__(self, host: KdHost, hold: HoldSignals) -> None:
         self._host = host
         self._hold = hold
         self._needs: list[int] = []
-        self._tops: dict[int, int] = {}
+        self._absent: set[int] = set()
 
     @property
     def size(self) -> int:
@@ -87,24 +87,23 @@ class StackReader:
         self._needs.append(used)
         del self._needs[: -self._REMEMBERED]
 
-    def read(self, thread: int, address: int, size: int) -> bytes:
+    def read(self, address: int, size: int) -> bytes:
         """Up to ``size`` bytes, b"" when there is nothing; normally one request."""
-        top = self._tops.get(thread, 0)
-        if address < top:
-            size = min(size, top - address)
-        data = self._once(address, size)
         boundary = (address // _PAGE + 1) * _PAGE
-        if not data and address + size > boundary:
+        end = address + min(size, self._host.max_read)
+        wanted = next((page for page in range(boundary, end, _PAGE) if page in self._absent), end)
+        data = self._once(address, wanted - address)
+        if not data and boundary < wanted:
             data = self._once(address, boundary - address)
-        end = address + len(data)
-        if data and len(data) < size:
-            if len(self._tops) >= self._MOST_THREADS:
-                self._tops.clear()
-            self._tops[thread] = end
-        elif end > top:
-            self._tops.pop(thread, None)  # the stack goes on: it was another one, or has grown
+        stop = address + len(data)
+        # Absent once is not absent for ever: stacks come and go.
+        self._absent.difference_update(range(boundary - _PAGE, stop, _PAGE))
+        if data and stop < wanted and stop % _PAGE == 0:
+            if len(self._absent) >= self._MOST_ABSENT:
+                self._absent.clear()
+            self._absent.add(stop)
         return data
 
     def _once(self, address: int, size: int) -> bytes:
         with self._hold:
-            return self._host.read_virtual_once(address, min(size, self._host.max_read))
+            return self._host.read_virtual_once(address, size)

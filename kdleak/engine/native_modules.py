@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kdleak.engine.native_target import Identity
-from kdleak.errors import SymbolNotFound
+from kdleak.errors import MemoryUnreadable, SymbolNotFound
 from kdleak.kd.host import KdHost
 from kdleak.kd.packets import LoadSymbols
 from kdleak.model import Module, Symbolized, SymbolKind
@@ -12,7 +12,7 @@ from kdleak.nt.modules import base_name, read_module_list, windbg_name
 from kdleak.nt.pe import read_image
 from kdleak.nt.symbol_path import Place
 from kdleak.nt.symbols import SymbolLoader, Symbols
-from kdleak.nt.unwind_data import FunctionTable
+from kdleak.nt.unwind_data import FunctionTable, UnwindDataError
 
 _KERNEL_HALF = 1 << 63
 
@@ -154,6 +154,36 @@ class LoadedImages:
             offset = address - module.base
             return Symbolized(address, module.name, "", offset, SymbolKind.MODULE)
         return self._symbols.nearest(address)
+
+    def frame_symbol(self, address: int, *, returns: bool) -> Symbolized:
+        """The name of a frame whose function the unwinder has looked at.
+
+        Compilers move rarely executed parts of a function (a break instruction's, for one) far
+        away, behind other functions' names. Unwind data says whose part it is, and WinDbg too
+        shows such an address as an offset from its function.
+
+        Args:
+            address: the instruction, or the return address.
+            returns: it is a return address, so the call in front of it counts.
+        """
+        plain = self.nearest(address, stopped=True)
+        inside = address - 1 if returns else address
+        module = self._symbols.module_at(inside)
+        table = self._functions.get(module.base) if module is not None else None
+        if module is None or table is None:
+            return plain
+        try:
+            part = table.find(inside - module.base)
+            if part is None or table.info(part).parent is None:
+                return plain
+            start = table.primary(part).begin
+        except (MemoryUnreadable, UnwindDataError):
+            return plain
+        symbols = self._symbols.table(module)
+        name = symbols.exactly_at(start)
+        if name is None or address < module.base + start:
+            return plain
+        return Symbolized(address, module.name, name, address - module.base - start, symbols.kind)
 
     def function_table(self, address: int) -> FunctionTable | None:
         """Unwind data of the image an address lies in; None when it lies in none."""

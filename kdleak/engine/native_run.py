@@ -76,7 +76,7 @@ class TargetRun:
         self._change: StateChange | None = None
         self._stop = Stop(StopKind.STILL_RUNNING)
         self._context: bytes | None = None
-        self._break_status = -1
+        self._break_status: int | None = None
         self._stopped_since = 0.0
         self._seconds_stopped = 0.0
         self._running_since = 0.0
@@ -165,7 +165,7 @@ class TargetRun:
         self.number += 1
         self._change = change
         self._context = None
-        self._break_status = -1
+        self._break_status = None
         self._stop = self._classify(change, now)
 
     def _classify(self, change: StateChange, at: float) -> Stop:
@@ -227,6 +227,7 @@ class TargetRun:
             and self._stop.kind is StopKind.BREAK_IN
             and self._surplus_seconds > 0
             and self._surplus_left > 0
+            and self._break_status is not None
             and may_be_asked_for(self._break_status)
         )
 

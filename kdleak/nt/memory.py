@@ -24,21 +24,6 @@ class MemoryReader(Protocol):
         """
 
 
-def read_u16(memory: MemoryReader, address: int) -> int:
-    """A little-endian 16-bit value."""
-    return int.from_bytes(memory.read(address, 2), "little")
-
-
-def read_u32(memory: MemoryReader, address: int) -> int:
-    """A little-endian 32-bit value."""
-    return int.from_bytes(memory.read(address, 4), "little")
-
-
-def read_u64(memory: MemoryReader, address: int) -> int:
-    """A little-endian 64-bit value."""
-    return int.from_bytes(memory.read(address, 8), "little")
-
-
 def sign_extend(value: int, pointer_size: int) -> int:
     """A pointer of the target as the 64-bit address KD uses (32-bit ones are sign-extended)."""
     if pointer_size == 4 and value & 0x80000000:
@@ -68,7 +53,6 @@ class CachedMemory:
     def __init__(self, reader: MemoryReader, *, line: int = 0x100, limit: int = 32 << 20) -> None:
         if line & (line - 1) or not 0 < line <= PAGE_SIZE:
             raise ValueError("line must be a power of two, at most a page")
-        self._reader = reader
         self._volatile = _Lines(reader, line, limit)
         self._constant = _Lines(reader, line, limit)
 
@@ -80,14 +64,6 @@ class CachedMemory:
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes; see ``MemoryReader``."""
         return self._volatile.read(address, size)
-
-    def read_through(self, address: int, size: int) -> bytes:
-        """As ``read``, but always asks the target."""
-        return self._reader.read(address, size)
-
-    def put(self, address: int, data: bytes) -> None:
-        """Take bytes that were read for another purpose; whole lines of it are kept."""
-        self._volatile.put(address, data)
 
     def invalidate(self) -> None:
         """Forget everything that may have changed: the target has run."""
@@ -125,13 +101,6 @@ class _Lines:
             return
         for number in range(first, last + 1):
             self._lines.pop(number, None)
-
-    def put(self, address: int, data: bytes) -> None:
-        line = self._line
-        start = -(-address // line)
-        for number in range(start, (address + len(data)) // line):
-            offset = number * line - address
-            self._lines[number] = data[offset : offset + line]
 
     def read(self, address: int, size: int) -> bytes:
         if size <= 0:

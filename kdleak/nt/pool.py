@@ -105,11 +105,6 @@ class PoolTagTables:
         self._notes: List[str] = []
         self._slots: Dict[int, int] = {}
 
-    @property
-    def layout(self) -> TrackerLayout:
-        """The row layout in use; proved by the hash once ``usage`` has returned."""
-        return self._layout
-
     def usage(self, tag: Optional[PoolTag] = None) -> PoolSnapshot:
         """Usage of every tag, or of one.
 

@@ -35,6 +35,11 @@ class SymbolTable:
     names: tuple[str, ...] = ()
     by_name: dict[str, int] = field(default_factory=dict)
 
+    def exactly_at(self, rva: int) -> str | None:
+        """Name shown for an RVA that a symbol stands at."""
+        index = bisect.bisect_left(self.rvas, rva)
+        return self.names[index] if index < len(self.rvas) and self.rvas[index] == rva else None
+
     def nearest(self, rva: int) -> tuple[str, int] | None:
         """(name, bytes from it) of the last symbol at or below an RVA."""
         index = bisect.bisect_right(self.rvas, rva) - 1

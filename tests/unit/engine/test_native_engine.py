@@ -24,6 +24,7 @@ from native_fakes import (
 
 from kdleak.engine.base import Engine
 from kdleak.engine.native import NativeEngine
+from kdleak.engine.native_memory import StackReader
 from kdleak.engine.native_signals import HoldSignals
 from kdleak.errors import (
     LinkLost,
@@ -258,6 +259,40 @@ def test_stack_near_its_top_is_read_up_to_the_page_and_remembered():
     assert host.log == ["get context", "read"]
 
 
+def test_page_behind_a_stack_may_come_back():
+    host = ScriptedHost()
+    host.whole_reads_only = True
+    near_top = [lambda: host.register("rsp", STACK - 0x90), exception(HIT)]
+    engine, _ = attached(*near_top, *near_top, host=host)
+    engine.resume(5)
+    engine.stack()
+    host.fill(STACK, b"\x01" * 0x1000)
+    reader = StackReader(host, HoldSignals())
+    assert len(reader.read(STACK - 0x90, 0x200)) == 0x200
+    del host.memory[STACK >> 12]
+    assert len(reader.read(STACK - 0x90, 0x200)) == 0x90
+    before = host.requests
+    assert len(reader.read(STACK - 0x90, 0x200)) == 0x90
+    assert host.requests == before + 1
+    host.fill(STACK, b"\x01" * 0x1000)
+    assert len(reader.read(STACK, 0x100)) == 0x100  # a deeper frame asked beyond it
+    assert len(reader.read(STACK - 0x90, 0x200)) == 0x200
+
+
+def test_stack_size_is_learned():
+    reader = StackReader(ScriptedHost(), HoldSignals())
+    assert reader.size == 0x400
+    reader.learn(0x88)
+    assert reader.size == 0x100
+    reader.learn(0x290)
+    assert reader.size == 0x300
+    reader.learn(0x5000)
+    assert reader.size == 0x400
+    for _ in range(16):
+        reader.learn(0x150)
+    assert reader.size == 0x1C0
+
+
 def test_stack_memory_only_after_a_stack_and_only_while_stopped():
     engine, _ = attached(exception(HIT), 1.0)
     engine.resume(5)
@@ -320,6 +355,7 @@ def test_break_in_request_left_over_is_resumed_unseen():
     assert engine.interrupt(5).kind is StopKind.BREAK_INSTRUCTION  # it met a hit
     assert engine.resume(5).program_counter == HIT
     assert host.log.count("resume") == 4
+    assert engine.break_ins_absorbed == 2
 
 
 @pytest.mark.parametrize(("wait", "status"), [(3.0, 1), (0.1, 2)])

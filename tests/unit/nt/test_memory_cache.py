@@ -73,14 +73,6 @@ def test_cache_stays_within_its_limit(memory):
     assert memory.reads == [(BASE, 0x2000)]
 
 
-def test_put_serves_whole_lines_only(memory):
-    cache = CachedMemory(memory)
-    cache.put(BASE + 0x80, b"\xaa" * 0x200)
-    assert cache.read(BASE + 0x100, 0x100) == b"\xaa" * 0x100
-    assert memory.reads == []
-    assert cache.read(BASE + 0x80, 4) == memory.peek(BASE + 0x80, 4)
-
-
 def test_pointers_of_32_bit_targets_are_sign_extended():
     memory = FakeMemory()
     memory.put(BASE, (0x80401234).to_bytes(4, "little"))
