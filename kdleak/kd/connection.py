@@ -117,7 +117,7 @@ def _number(options: dict[str, str], name: str, default: int | None = None) -> i
             _refuse(f"{name}= is missing")
         return default
     limit = 0xFFFF if name != "baud" else 10_000_000
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= limit):
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and 0 < int(text) <= limit):
         _refuse(f"{name}= is not a number from 1 to {limit}")
     return int(text)
 

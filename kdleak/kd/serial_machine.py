@@ -9,9 +9,6 @@ from kdleak.kd.packets import BREAK_IN_BYTE, PacketType
 from kdleak.kd.reliable import Frame, Role
 from kdleak.kd.serial_framing import Deframer, Signal, encode_frame
 
-BREAK_IN_LIMIT = 16
-"""Break-in bytes remembered by a target: the depth of a UART's FIFO."""
-
 
 class SerialMachine:
     """One end of a serial KD link. See ``machine.Machine``."""
@@ -51,7 +48,9 @@ class SerialMachine:
                 self.statistics.rejected += 1
                 damaged = True
             else:
-                self.break_ins = min(self.break_ins + 1, BREAK_IN_LIMIT)
+                # One flag, as the kernel keeps it: DbgEng sends several of these at an attach,
+                # and each counted would stop the machine once more after it has left.
+                self.break_ins = 1
         if damaged:
             # One for the lot: each RESEND makes the peer repeat a whole packet.
             self._raw_out += encode_frame(Frame(PacketType.RESEND, 0))

@@ -194,7 +194,7 @@ class KdStub:
         (code,) = struct.unpack_from("<I", request.union)
         processor = self._processor
         record = bytearray(processor.context())
-        stack = ((processor.stack_pointer - 0x100) & ~0xF) - 8
+        stack = processor.stack_pointer - 8  # as a call from here leaves it: stacks stay whole
         self.machine.write_virtual(stack, struct.pack("<Q", processor.program_counter))
         struct.pack_into("<Q", record, 0x80, code or _MANUALLY_INITIATED_CRASH)
         struct.pack_into("<Q", record, 0x98, stack)
