@@ -9,7 +9,7 @@ import click
 from kdleak.cli import console
 from kdleak.cli.hunt import exit_code, run_hunt
 from kdleak.cli.practice_child import PracticeChild, practice_child
-from kdleak.cli.target_options import choose_target
+from kdleak.cli.target_options import FiniteRange, choose_target
 from kdleak.errors import ExitCode
 from kdleak.hunt_options import HuntOptions, RankOptions
 from kdleak.report.sanitise import sanitise
@@ -21,7 +21,7 @@ from kdleak.result import HuntResult
 @click.option("--seed", type=int, default=1, show_default=True, help="Chooses everything random.")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.5),
+    type=FiniteRange(min=0.5),
     default=6.0,
     show_default=True,
     metavar="SECONDS",

@@ -65,10 +65,10 @@ def _run(arguments: List[str]) -> int:
         return int(ExitCode.USAGE)
     try:
         outcome = cli.main(args=arguments, prog_name="kdleak", standalone_mode=False)
-    except SystemExit as error:
-        # How click says that the reader of our output went away (`kdleak --help | head -1`).
+    except SystemExit:
+        # click's only one here: the reader of our output went away (`kdleak --help | head -1`).
         _flush()
-        return int(ExitCode.DONE if isinstance(error.__context__, OSError) else ExitCode.INTERNAL)
+        return int(ExitCode.DONE)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - no traceback reaches a user
         code = _explain(error)
         if code in (ExitCode.INTERNAL, ExitCode.TARGET):

@@ -9,7 +9,7 @@ import click
 
 from kdleak.cli import console
 from kdleak.cli.session import attached
-from kdleak.cli.target_options import TargetChoice, choose_target, target_options
+from kdleak.cli.target_options import FiniteRange, TargetChoice, choose_target, target_options
 from kdleak.errors import ExitCode, KdleakError
 from kdleak.hunt import explain, hunt
 from kdleak.hunt_options import HuntOptions, RankOptions
@@ -32,7 +32,7 @@ from kdleak.tags import PoolTag
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1),
+    type=FiniteRange(min=0.1),
     default=30.0,
     show_default=True,
     metavar="SECONDS",
@@ -50,7 +50,7 @@ from kdleak.tags import PoolTag
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.1),
+    type=FiniteRange(min=0.1),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
@@ -58,7 +58,7 @@ from kdleak.tags import PoolTag
 )
 @click.option(
     "--max-stop-share",
-    type=click.FloatRange(min=0, max=1, min_open=True),
+    type=FiniteRange(min=0, max=1, min_open=True),
     default=0.5,
     show_default=True,
     metavar="SHARE",
@@ -67,7 +67,7 @@ from kdleak.tags import PoolTag
 )
 @click.option(
     "--hits-per-second",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=100.0,
     show_default=True,
     metavar="RATE",
@@ -75,7 +75,7 @@ from kdleak.tags import PoolTag
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=120.0,
     show_default=True,
     metavar="SECONDS",

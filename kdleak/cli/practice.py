@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Optional
 
 import click
 
-from kdleak.cli.target_options import KEY_VARIABLE
+from kdleak.cli.target_options import KEY_VARIABLE, FiniteRange
 from kdleak.errors import ExitCode, MissingDependency, UsageError
 from kdleak.kd.connection import parse_connection
 from kdleak.report.sanitise import sanitise
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=100.0,
     show_default=True,
     metavar="TICKS",
@@ -157,7 +157,7 @@ def _connection(kdnet: Optional[str], key: Optional[str], serial: Optional[str])
 
 
 def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and 0 < int(text) < 65536
+    return text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 65536
 
 
 def _stop_at_eof(target: PracticeTarget) -> None:

@@ -9,7 +9,7 @@ import click
 
 from kdleak.cli import console
 from kdleak.cli.session import attached
-from kdleak.cli.target_options import choose_target, target_options
+from kdleak.cli.target_options import FiniteRange, choose_target, target_options
 from kdleak.errors import ExitCode
 from kdleak.hunt_options import RankOptions
 from kdleak.model import Pool
@@ -32,7 +32,7 @@ _POOLS = {"both": None, "nonpaged": Pool.NONPAGED, "paged": Pool.PAGED}
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1),
+    type=FiniteRange(min=0.1),
     default=30.0,
     show_default=True,
     metavar="SECONDS",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,19 @@ KEY_VARIABLE = "KDLEAK_KEY"
 """Environment variable that holds the KDNET key, so that it need not stand on a command line."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers that can be reckoned with: neither infinity nor NaN is one."""
+
+    def convert(
+        self, value: str, param: Optional[click.Parameter], ctx: Optional[click.Context]
+    ) -> float:
+        """See click.ParamType."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a number to reckon with", param, ctx)
+        return number
 
 
 @dataclass(frozen=True)
@@ -60,7 +74,7 @@ def target_options(function: _Function) -> _Function:
         ),
         click.option(
             "--timeout",
-            type=click.FloatRange(min=0.1),
+            type=FiniteRange(min=0.1),
             default=30.0,
             show_default=True,
             metavar="SECONDS",
