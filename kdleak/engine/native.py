@@ -54,6 +54,8 @@ from kdleak.tags import PoolTag
 if TYPE_CHECKING:
     from typing import Self
 
+_SETTLE = 1.0  # seconds in which a stop that was asked for still arrives
+
 
 class NativeEngine:
     """An engine over one KD host; implements ``kdleak.engine.base.Engine``.
@@ -113,8 +115,9 @@ class NativeEngine:
         self._identity = identify(self._cache, version, self._run.change, data)
         with self._hold:
             self.host.restore_breakpoints()
-        self._images = LoadedImages(self._cache, self._identity, self._places, self.host)
-        self.remarks += self._images.read_list()
+        self._images = LoadedImages(
+            self._cache, self._identity, self._places, self.host, lambda: self._run.stopped
+        )
         self._run.set_landmarks(
             Landmarks(
                 machine=self._identity.machine,
@@ -140,7 +143,11 @@ class NativeEngine:
             return
         self._closed = True
         try:
-            if self._run.stopped and not leave_stopped:
+            if leave_stopped:
+                return
+            if not self._run.stopped and (self.host.stopped or self._identity is None):
+                self._abandon_attach()
+            elif self._run.stopped:
                 with self._hold:
                     self.host.restore_breakpoints()
                     self._run.go()
@@ -148,6 +155,12 @@ class NativeEngine:
             self.remarks.append(f"the target could not be let run at the end: {error}")
         finally:
             self.host.close()
+
+    def _abandon_attach(self) -> None:
+        """Attaching was cut off: a break-in may be on its way, and nobody would be there."""
+        with self._hold:
+            if self.host.stopped or self.host.wait(_SETTLE) is not None:
+                self.host.detach()
 
     def __enter__(self) -> Self:
         return self
@@ -205,8 +218,7 @@ class NativeEngine:
         """Read the module list and nt's symbols again; the other images' when needed."""
         self._require_stopped("reading the module list")
         self._cache.clear()
-        remarks = self._loaded.read_list()
-        return (*remarks, *self._loaded.load_kernel_symbols())
+        return self._loaded.reload()
 
     def modules(self) -> tuple[Module, ...]:
         """Loaded modules in load order."""
@@ -218,11 +230,11 @@ class NativeEngine:
         Raises:
             SymbolNotFound: with what was searched.
         """
-        return self._loaded.address(name, stopped=self._run.stopped)
+        return self._loaded.address(name)
 
     def nearest(self, address: int) -> Symbolized:
         """The nearest symbol at or below an address."""
-        return self._loaded.nearest(address, stopped=self._run.stopped)
+        return self._loaded.nearest(address)
 
     @property
     def symbol_remarks(self) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kdleak.engine.native_target import Identity
 from kdleak.errors import MemoryUnreadable, SymbolNotFound
 from kdleak.kd.host import KdHost
@@ -20,14 +22,16 @@ _KERNEL_HALF = 1 << 63
 class LoadedImages:
     """Modules, symbols and function tables of one target.
 
-    The list is read once; afterwards the target's own load and unload events keep it up to
-    date, so that no driver that comes and goes costs a round trip.
+    The list is read when something other than nt is first asked about; afterwards the target's
+    own load and unload events keep it up to date, so that no driver that comes and goes costs a
+    round trip.
 
     Args:
         cache: reads the target.
         identity: the target.
         places: the symbol path.
         host: whose ``module_events`` grow as the target reports images.
+        stopped: tells whether the target is stopped; a running one cannot be read.
     """
 
     def __init__(
@@ -36,10 +40,14 @@ class LoadedImages:
         identity: Identity,
         places: tuple[Place, ...],
         host: KdHost,
+        stopped: Callable[[], bool],
     ) -> None:
         self._cache = cache
         self._identity = identity
         self._host = host
+        self._stopped = stopped
+        self._list_read = False
+        self._list_remarks: tuple[str, ...] = ()
         self._seen: LoadSymbols | None = None
         self._modules: tuple[Module, ...] = ()
         self._symbols = Symbols(SymbolLoader(cache.constant, places, identity.info.pointer_size))
@@ -47,31 +55,30 @@ class LoadedImages:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What loading symbols had to say so far."""
-        return tuple(self._symbols.remarks)
+        """What reading the list and loading symbols had to say so far."""
+        return (*self._list_remarks, *self._symbols.remarks)
 
-    def read_list(self) -> tuple[str, ...]:
-        """Read the module list; symbols are loaded anew when they are next needed."""
+    def reload(self) -> tuple[str, ...]:
+        """Read the list again, and nt's symbols; the others' when they are next needed."""
+        self._symbols.forget_tables()
+        self._functions.clear()
+        self._read_list()
+        kernel = self._symbols.module_named("nt")
+        if kernel is not None:
+            self._symbols.table(kernel)
+        return self.remarks
+
+    def _read_list(self) -> None:
         info = self._identity.info
-        modules, remarks = read_module_list(
+        modules, self._list_remarks = read_module_list(
             self._cache, self._identity.module_list, info.pointer_size, info.kernel_base
         )
         if not any(module.name == "nt" for module in modules):
             kernel = self._kernel()
             modules = (kernel, *modules) if kernel is not None else modules
         self._fresh_events()
-        self._functions.clear()
-        self._symbols.forget_tables()
+        self._list_read = True
         self._set(modules)
-        return remarks
-
-    def load_kernel_symbols(self) -> tuple[str, ...]:
-        """Load nt's symbols now; returns what there was to say."""
-        before = len(self._symbols.remarks)
-        kernel = next((module for module in self._modules if module.name == "nt"), None)
-        if kernel is not None:
-            self._symbols.table(kernel)
-        return tuple(self._symbols.remarks[before:])
 
     def _kernel(self) -> Module | None:
         """The kernel from its headers, where the list does not name it."""
@@ -87,6 +94,8 @@ class LoadedImages:
 
     def modules(self) -> tuple[Module, ...]:
         """In load order, up to the last event the target reported."""
+        if not self._list_read and self._stopped():
+            self._read_list()
         fresh = self._fresh_events()
         if fresh:
             modules = list(self._modules)
@@ -129,16 +138,20 @@ class LoadedImages:
             name = f"{name or 'image'}_{event.base & 0xFFFFFFFF:08x}"
         modules.append(Module(name, event.base, size, file_name, 0, event.path))
 
-    def address(self, name: str, *, stopped: bool) -> int:
+    def address(self, name: str) -> int:
         """Address of ``module!name``.
 
         Raises:
             SymbolNotFound: it is in no table, or the table cannot be loaded while the target
                 runs.
         """
-        self.modules()
-        module = self._symbols.module_named(name.partition("!")[0] if "!" in name else "nt")
-        if module is not None and not stopped and not self._symbols.is_loaded(module):
+        wanted = name.partition("!")[0].strip() if "!" in name else "nt"
+        if wanted.lower() == "nt" and not self._list_read and self._stopped():
+            self._take_kernel()
+        else:
+            self.modules()
+        module = self._symbols.module_named(wanted)
+        if not self._stopped() and (module is None or not self._symbols.is_loaded(module)):
             raise SymbolNotFound(
                 f"looking up {name}",
                 "its symbols are not loaded yet and the target is running",
@@ -146,11 +159,20 @@ class LoadedImages:
             )
         return self._symbols.address(name)
 
-    def nearest(self, address: int, *, stopped: bool) -> Symbolized:
+    def _take_kernel(self) -> None:
+        """Know nt alone, without walking the list for it."""
+        if self._symbols.module_named("nt") is None:
+            kernel = self._kernel()
+            if kernel is None:
+                self._read_list()
+            else:
+                self._set((kernel,))
+
+    def nearest(self, address: int) -> Symbolized:
         """The nearest symbol at or below an address."""
         self.modules()
         module = self._symbols.module_at(address)
-        if module is not None and not stopped and not self._symbols.is_loaded(module):
+        if module is not None and not self._stopped() and not self._symbols.is_loaded(module):
             offset = address - module.base
             return Symbolized(address, module.name, "", offset, SymbolKind.MODULE)
         return self._symbols.nearest(address)
@@ -166,7 +188,7 @@ class LoadedImages:
             address: the instruction, or the return address.
             returns: it is a return address, so the call in front of it counts.
         """
-        plain = self.nearest(address, stopped=True)
+        plain = self.nearest(address)
         inside = address - 1 if returns else address
         module = self._symbols.module_at(inside)
         table = self._functions.get(module.base) if module is not None else None
@@ -187,6 +209,7 @@ class LoadedImages:
 
     def function_table(self, address: int) -> FunctionTable | None:
         """Unwind data of the image an address lies in; None when it lies in none."""
+        self.modules()
         module = self._symbols.module_at(address)
         if module is None:
             return None

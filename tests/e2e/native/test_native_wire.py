@@ -74,11 +74,7 @@ def test_hunt_by_hand(medium):
             assert engine.resume(0.3).kind is StopKind.STILL_RUNNING
             assert engine.interrupt().kind is StopKind.BREAK_IN
             assert 0 < engine.seconds_stopped < 30
-        ticks = target.machine.ticks
-        deadline = time.monotonic() + 5
-        while target.machine.ticks < ticks + 5 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert target.machine.ticks >= ticks + 5  # it was left running
+        ticks_on(target)
 
 
 @MEDIA
@@ -165,6 +161,28 @@ def test_ctrl_c_in_a_wait_and_in_requests():
         assert interrupted >= 3
         assert engine.read(address, 4) == original
         assert engine.registers()["rip"] == engine.stop.program_counter
+
+
+@MEDIA
+@pytest.mark.parametrize("delay", [0.05, 0.25, 0.5])
+def test_ctrl_c_while_attaching_leaves_the_target_running(medium, delay):
+    with practice_target(medium, seed=20) as (target, connection):
+        timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with contextlib.suppress(KeyboardInterrupt), attach(connection) as engine:
+            timer.join()
+            engine.symbol("nt!PoolHitTag")
+        timer.join()
+        ticks_on(target)
+
+
+def ticks_on(target):
+    """The machine runs: time passes in it."""
+    ticks = target.machine.ticks
+    deadline = time.monotonic() + 5
+    while target.machine.ticks < ticks + 5 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert target.machine.ticks >= ticks + 5
 
 
 def hammered(engine: NativeEngine, address: int) -> int:

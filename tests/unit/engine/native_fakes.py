@@ -167,6 +167,7 @@ class ScriptedHost:
         return None
 
     def attach(self, timeout: float):
+        self.during("attach")
         change = self._next_stop(timeout)
         assert change is not None
         return change
@@ -223,6 +224,11 @@ class ScriptedHost:
         self._ask("resume")
         self.resumed_with.append(status)
         self.stopped = False
+
+    def detach(self) -> None:
+        self.log.append("detach")
+        self.resume()
+        self.close()
 
     def close(self) -> None:
         self.closed += 1

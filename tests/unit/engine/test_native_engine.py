@@ -314,6 +314,7 @@ def test_stack_that_cannot_be_read():
 
 def test_running_target_is_not_asked_anything():
     engine, host = attached(1.0, exception(HIT))
+    assert len(engine.modules()) == 2
     engine.resume(1)
     requests = host.requests
     with pytest.raises(MemoryUnreadable, match="running"):
@@ -401,6 +402,7 @@ def test_module_events_keep_the_list_up_to_date_without_a_request():
         LoadSymbols(path, new, size=0x6000), LoadSymbols("", DRIVER, unload=True),
         exception(new + 0x10), LoadSymbols("user.dll", 0x7FF012340000, size=0x1000), 1.0,
     )  # fmt: skip
+    assert [m.name for m in engine.modules()] == ["nt", "leak_drv"]
     engine.resume(5)
     host.log.clear()
     assert [m.name for m in engine.modules()] == ["nt", "new"]
@@ -409,6 +411,17 @@ def test_module_events_keep_the_list_up_to_date_without_a_request():
     engine.resume(1)
     assert [m.name for m in engine.modules()] == ["nt", "new"]
     assert engine.nearest(DRIVER + 4).module == ""
+
+
+def test_list_is_read_when_first_needed():
+    engine, host = attached(1.0, exception(HIT))
+    engine.resume(1)
+    assert engine.modules() == ()
+    assert str(engine.nearest(DRIVER)) == "fffff800`20000000"
+    engine.resume(1)
+    host.log.clear()
+    assert str(engine.nearest(DRIVER)) == "leak_drv"
+    assert host.log.count("read") > 2
 
 
 def test_reload_reads_the_list_again():
@@ -484,6 +497,30 @@ def test_close_of_a_running_target_and_of_a_dead_link():
         pass
     assert host.closed
     assert any("let run" in remark for remark in engine.remarks)
+
+
+def test_attach_cut_off_lets_the_target_run_when_it_stops_after_all():
+    host = ScriptedHost(0.2, break_in())
+
+    def interrupted(what):
+        host.during = lambda _: None
+        raise KeyboardInterrupt
+
+    host.during = interrupted
+    engine = NativeEngine(host, "x", clock=lambda: host.now)
+    with pytest.raises(KeyboardInterrupt):
+        engine.attach(10)
+    engine.close()
+    assert host.log[0] == "detach"
+    assert not host.stopped
+    assert host.closed
+
+
+def test_attach_to_nobody_closes_quietly():
+    host = ScriptedHost()
+    engine = NativeEngine(host, "x", clock=lambda: host.now)
+    engine.close()
+    assert (host.log, host.closed, engine.remarks) == ([], 1, [])
 
 
 # -- Ctrl+C

@@ -80,6 +80,21 @@ def test_kernel_that_the_list_does_not_name_is_known_by_its_headers():
     assert engine.symbol("nt!Caller") == KERNEL + 0x1800
 
 
+def test_symbols_of_the_kernel_need_no_module_list():
+    host = ScriptedHost()
+    host.fill(KERNEL, kernel_image())
+    engine = engine_on(host)
+    before = host.requests
+    assert engine.symbol("nt!ExAllocateHeapPool") == KERNEL + HEAP
+    assert host.requests - before <= 8
+    table_reads = host.requests
+    assert [module.name for module in engine.modules()] == ["nt", "leak_drv"]
+    list_reads = host.requests
+    assert list_reads > table_reads
+    assert engine.symbol("nt!Caller") == KERNEL + 0x1800  # the table is still there
+    assert host.requests == list_reads
+
+
 def test_loaded_image_whose_size_was_not_reported():
     host = ScriptedHost()
     new, gone, twin = DRIVER + 0x100000, DRIVER + 0x200000, DRIVER + 0x300000
@@ -94,6 +109,7 @@ def test_loaded_image_whose_size_was_not_reported():
         break_in(),
     )
     host.register("rcx", 2)
+    assert len(engine.modules()) == 2
     engine.resume(5)
     modules = {module.base: module for module in engine.modules()}
     assert modules[new].size == 0x8000
