@@ -193,7 +193,8 @@ def run_hunt(choice: TargetChoice, options: HuntOptions) -> HuntResult:
             narrate=view.narrate,
             progress=view,
         )
-        session.leave_stopped = result.leave_stopped
+        # A link that could not be got back to disarm is not worth another wait.
+        session.leave_stopped = result.leave_stopped or not result.disarm.safe
     return result
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Optional
+from typing import Callable, Optional
 
 import click
 
 from kdleak.cli import console
 from kdleak.cli.session import attached
 from kdleak.cli.target_options import FiniteRange, choose_target, target_options
-from kdleak.errors import ExitCode
+from kdleak.errors import ExitCode, JournalError
 from kdleak.hunt_options import RankOptions
+from kdleak.journal import Journal
 from kdleak.model import Pool
 from kdleak.rank import rank
 from kdleak.report.json_report import rank_json
@@ -87,6 +88,7 @@ def command(
     options.check()
     view = console.ProgressView()
     with view.shown(), attached(choice, view.narrate) as session:
+        _tell_left_over(session.engine.where, view.narrate)
         result = rank(session.engine, options, narrate=view.narrate, progress=view)
         session.leave_stopped = result.leave_stopped
     text = (
@@ -105,3 +107,16 @@ def command(
     if result.gaps or result.stop is not None:
         return ExitCode.INCOMPLETE
     return ExitCode.DONE
+
+
+def _tell_left_over(where: str, narrate: Callable[[str], None]) -> None:
+    """Say when an earlier hunt may have left this target armed; ranking does not repair it."""
+    try:
+        files = Journal.default().scan().files
+    except JournalError:
+        return  # a ranking writes nothing and needs no journal
+    if any(found.entry.where == where for found in files):
+        narrate(
+            "An earlier hunt may have left this target armed: it would stop at every hit. "
+            "Next: kdleak restore."
+        )

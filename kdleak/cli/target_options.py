@@ -25,7 +25,10 @@ class FiniteRange(click.FloatRange):
     """A range of numbers that can be reckoned with: neither infinity nor NaN is one."""
 
     def convert(
-        self, value: str, param: Optional[click.Parameter], ctx: Optional[click.Context]
+        self,
+        value: Any,  # noqa: ANN401 - as click declares it
+        param: Optional[click.Parameter],
+        ctx: Optional[click.Context],
     ) -> float:
         """See click.ParamType."""
         number = float(super().convert(value, param, ctx))

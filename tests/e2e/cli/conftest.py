@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from cli_rig import Kdleak, Practice, assert_clean
 
-
 _SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if sys.platform != "win32":
     _SIGNALS.append(signal.SIGHUP)
