@@ -45,6 +45,11 @@ _TRIES = 3
 _INTERRUPTIONS = 20
 """Interruptions of one disarm (where they cannot be held off) before it is given up."""
 
+_RESTARTED = (
+    "the target restarted, which clears what was written; if it comes back from hibernation or a "
+    "fast startup its old memory does too: then run kdleak restore"
+)
+
 _RETRY_SECONDS = 10.0
 """Longest wait for a lost link before asking again."""
 
@@ -122,7 +127,7 @@ class ArmedTag:
         *,
         interrupt_timeout: float = 30.0,
         grace_seconds: float = 120.0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
         narrate: Callable[[str], None] = lambda _: None,
         on_stop: Optional[Callable[[Stop], None]] = None,
@@ -199,7 +204,9 @@ class ArmedTag:
         try:
             state = self.state if self._gave_up else self.disarm()
             if state.safe and self._recorded:
-                state = self.state = replace(state, remarks=state.remarks + self._close_entry())
+                state = self.state = replace(
+                    state, remarks=state.remarks + self._close_entry(state.status)
+                )
         finally:
             if self._claim is not None:
                 self._claim.release()
@@ -342,7 +349,7 @@ class ArmedTag:
             )
             back = write_and_read_back(self._engine, self._address, original)
         except TargetRestarted:
-            return self._closed(DisarmStatus.NOT_NEEDED, "the target restarted, its memory is gone")
+            return self._closed(DisarmStatus.NOT_NEEDED, _RESTARTED)
         except LinkError as error:
             patience.why = str(error)
             return self._wait_for_link(patience)
@@ -392,15 +399,18 @@ class ArmedTag:
             self._address,
             as_number(self._original or b""),
             why,
-            remarks=() if keep else self._close_entry(),
+            remarks=() if keep else self._close_entry(status),
         )
 
-    def _close_entry(self) -> Tuple[str, ...]:
-        """Remove the journal entry; a remark when that fails."""
+    def _close_entry(self, status: DisarmStatus) -> Tuple[str, ...]:
+        """Remove the journal entry, or set it aside; a remark when that fails."""
         self._recorded = False
         if self._claim is not None:
             try:
-                self._claim.close()
+                if status is DisarmStatus.CONFIRMED:
+                    self._claim.close()
+                else:
+                    self._claim.set_aside()  # a machine back from hibernation finds it again
             except JournalError as error:
                 return (f"{error} The entry in it is done with.",)
         return ()

@@ -18,6 +18,9 @@ from kdleak.verdict import Evidence, SiteFacts, judge
 OLD_FACTOR = 4.0
 """A block older than this many times the longest life seen at its site is not merely in use."""
 
+LEAST_AGE = 1.0
+"""Seconds a block must have stayed where nothing allocated beside it was ever seen freed."""
+
 _StackKey = Tuple[int, ...]
 
 
@@ -223,7 +226,8 @@ class Ledger:
         unsized: Dict[int, int] = {}
         for live in self._live.values():
             owner = self._sites[live.site]
-            if now - live.at > OLD_FACTOR * (owner.longest_life or 0.0):
+            life = owner.longest_life
+            if now - live.at > (LEAST_AGE if life is None else OLD_FACTOR * life):
                 old[live.site] = old.get(live.site, 0) + 1
             if live.size is None:
                 unsized[live.site] = unsized.get(live.site, 0) + 1

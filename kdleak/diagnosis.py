@@ -119,7 +119,11 @@ def _counters(tag: PoolTag, growth: Optional[TagGrowth]) -> List[Check]:
     seen = f"the kernel counted {growth.allocs:,} allocations and {growth.frees:,} frees of '{tag}'"
     return [
         Check(quiet, CheckStatus.RULED_OUT, seen),
-        Check(unseen, CheckStatus.LIKELY, f"{seen}, yet no break arrived"),
+        Check(
+            unseen,
+            CheckStatus.LIKELY,
+            f"{seen} between the two readings, yet no break arrived while the tag was armed",
+        ),
     ]
 
 
@@ -140,5 +144,7 @@ def _other_pool(tag: PoolTag, growth: Optional[TagGrowth], rank: Optional[RankRe
         ]
     if rank is not None and rank.suspect is not None and rank.suspect.tag == tag:
         parts.append(f"the ranking saw it grow in {rank.suspect.pool.value} pool")
-    parts.append("both pools are tested, so only session pool would stay unseen")
+    parts.append(
+        "breaks come for both pools and for session pool, but these tables do not count the latter"
+    )
     return Check(question, CheckStatus.POSSIBLE, "; ".join(parts))

@@ -60,7 +60,7 @@ def hunt(
     *,
     journal: Journal,
     block_finder_factory: Optional[BlockFinderFactory] = None,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = time.perf_counter,
     wall_clock: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
     narrate: Callable[[str], None] = lambda _: None,
@@ -189,6 +189,8 @@ class _Hunter:
             self._restore_first()
         for remark in engine.reload():
             self._remark(remark)
+        # What cannot be armed should not first be stopped again and again to be ranked.
+        engine.symbol(SYMBOL)
 
     def _restore_first(self) -> None:
         result = restore(self._engine, self._journal, narrate=self._narrate)

@@ -98,7 +98,8 @@ def assemble(facts: HuntFacts) -> HuntResult:
         stop=stop,
         stop_stack=stack if stack is not None else NO_STACK,
         error=str(watch.error) if watch and watch.error else "",
-        leave_stopped=reason in (StopReason.FOREIGN_STOP, StopReason.BREAK_IN),
+        leave_stopped=reason in (StopReason.FOREIGN_STOP, StopReason.BREAK_IN)
+        or (watch is not None and watch.unquiet),
         rank=ranking,
         remarks=tuple(facts.remarks),
     )

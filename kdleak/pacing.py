@@ -15,6 +15,9 @@ from kdleak.hunt_options import HuntOptions
 _LONGEST_BURST = 4
 """Hits of a burst, in multiples of what was asked for, whatever time they cover."""
 
+_LONGEST_FREEZE = 2.0
+"""Seconds of standing still after which a burst ends, however few hits it has."""
+
 _SHORTEST_REST = 0.05
 """Seconds below which a rest costs more (two writes, a break-in) than it brings."""
 
@@ -29,6 +32,7 @@ class Usage:
         seconds_stopped: of those, how long the target stood still.
         burst_hits: hits of the present burst.
         burst_running: seconds the target ran in the present burst.
+        burst_stopped: seconds it stood still in the present burst.
     """
 
     hits: int
@@ -36,10 +40,16 @@ class Usage:
     seconds_stopped: float
     burst_hits: int
     burst_running: float
+    burst_stopped: float = 0.0
 
 
 def burst_is_over(options: HuntOptions, usage: Usage) -> bool:
-    """Whether the present burst has enough hits, over enough time, to be worth something."""
+    """Whether the present burst has enough hits, over enough time, to be worth something.
+
+    On a slow link a handful of hits already freezes the target for seconds: that ends it, too.
+    """
+    if options.max_stopped_share is not None and usage.burst_stopped >= _LONGEST_FREEZE:
+        return True
     if usage.burst_hits < options.burst_hits:
         return False
     covered = usage.burst_running >= options.burst_seconds

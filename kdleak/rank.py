@@ -43,7 +43,7 @@ def rank(
     options: RankOptions,
     *,
     reload: bool = True,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = time.perf_counter,
     narrate: Callable[[str], None] = lambda _: None,
     progress: Optional[Callable[[HuntProgress], None]] = None,
 ) -> RankResult:

@@ -101,7 +101,7 @@ def _judge_paired(facts: SiteFacts) -> Tuple[Judgement, str]:
             Judgement.TOO_FEW,
             (
                 f"{_staying(facts)}, but too few of them are old enough to tell a leak from "
-                "blocks in use."
+                "blocks in use. Watch longer."
             ),
         )
     return (
@@ -193,8 +193,7 @@ def verdict_sentences(
     said = []
     if accused is not None:
         said.append(
-            f"{accused.frame.symbol} allocates blocks of tag '{tag}' that are not freed: "
-            f"{accused.sentence}"
+            f"{accused.frame.symbol} allocates blocks of tag '{tag}' that stay: {accused.sentence}"
         )
         if accused.blame.address != accused.frame.address:
             said.append(
@@ -217,7 +216,7 @@ def verdict_sentences(
             )
         elif any(site.judgement is Judgement.TOO_FEW for site in sites):
             said.append(
-                f"Too few allocations of tag '{tag}' were seen to accuse a call site; "
+                f"Too little was seen of tag '{tag}' to accuse a call site; "
                 "hunt longer (--seconds, --hits)."
             )
         else:

@@ -55,6 +55,7 @@ class Watch:
         why_foreign: why that stop was not taken for a hit.
         error: the error that ended it.
         gaps: what could not be done, in words.
+        unquiet: breaks were still coming when the settling was given up.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Watch:
         self._armed: Optional[ArmedTag] = None
         self._burst_hits = 0
         self._burst_began = 0.0  # on the scale of the target's running time
+        self._burst_stopped_before = 0.0
         self._break_in_pending = False
         self._stopped_before = engine.seconds_stopped
         self.ledger = Ledger(engine.target.pointer_size)
@@ -90,6 +92,7 @@ class Watch:
         self.why_foreign = ""
         self.error: Optional[KdleakError] = None
         self.gaps: List[str] = []
+        self.unquiet = False
 
     @property
     def seconds(self) -> float:
@@ -127,16 +130,39 @@ class Watch:
     def settle(self) -> None:
         """After a disarm: let hits that were on their way arrive, then stop the target again.
 
-        A processor that was past the comparison would otherwise break with nobody there.
+        Processors that are past the comparison wait at their break instruction, one behind the
+        other; each would freeze the target with nobody there once we have left. So this ends
+        only after a whole quiet period without any break, and when there is none, the target
+        must not be let go (``unquiet``).
         """
-        deadline = self._clock() + self._options.settle_seconds
-        try:
-            if self._options.settle_seconds > 0:
-                self._take_late_hits(deadline, self._engine.resume)
-            if self._engine.stop.kind is StopKind.STILL_RUNNING:
-                self.on_stop(self._engine.interrupt(self._options.interrupt_timeout))
-        except KdleakError as error:
-            self.gaps.append(f"after the disarm: {error}")
+        if self._options.settle_seconds <= 0:
+            return
+        for _ in range(_LATE_HITS):
+            try:
+                stop = self._engine.resume(self._options.settle_seconds)
+                if stop.kind is StopKind.STILL_RUNNING:
+                    stop = self._engine.interrupt(self._options.interrupt_timeout)
+                    if stop.kind is StopKind.BREAK_IN:
+                        return
+                    self._break_in_pending = True
+                self._take_late(stop)
+            except LinkError as error:
+                self.gaps.append(f"after the disarm: {error}")
+                return
+            except KdleakError as error:
+                self.gaps.append(f"looking at a hit after the disarm: {error}")
+            if self.left_to_user:
+                return
+        self.unquiet = True
+        self.gaps.append(
+            f"breaks kept coming after the disarm ({_LATE_HITS} of them): the target is left "
+            "stopped, since each break with no debugger there would freeze it"
+        )
+
+    def _take_late(self, stop: Stop) -> None:
+        before = len(self.hits)
+        self._take(stop)
+        self.late_hits += len(self.hits) - before
 
     def _end(self, reason: StopReason, error: Optional[KdleakError] = None) -> None:
         if self.reason is None:
@@ -169,11 +195,13 @@ class Watch:
             seconds_stopped=self.seconds_stopped,
             burst_hits=self._burst_hits,
             burst_running=running - self._burst_began,
+            burst_stopped=self.seconds_stopped - self._burst_stopped_before,
         )
 
     def _start_burst(self) -> None:
         self._burst_hits = 0
         self._burst_began = self.seconds - self.seconds_stopped
+        self._burst_stopped_before = self.seconds_stopped
 
     def _rest(self, armed: ArmedTag, seconds: float) -> None:
         """Let the target run disarmed, then arm again."""
@@ -202,9 +230,7 @@ class Watch:
             stop = resume(left)
             if stop.kind is StopKind.STILL_RUNNING:
                 return
-            before = len(self.hits)
-            self._take(stop)
-            self.late_hits += len(self.hits) - before
+            self._take_late(stop)
             if self.left_to_user:
                 return
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from dataclasses import dataclass
 from typing import Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
@@ -33,12 +34,10 @@ KERNEL_BASE = 0xFFFFF80000400000
 LEAK = PoolTag.parse("Leak")
 OTHER = PoolTag.parse("Busy")
 
-_ADDRESSES: Dict[str, int] = {}
-
 
 def frame(name: str) -> Frame:
     """A frame of ``module!function+0x1c`` at an address that belongs to the name."""
-    address = _ADDRESSES.setdefault(name, 0xFFFFF80001000000 + 0x100 * len(_ADDRESSES))
+    address = 0xFFFFF80001000000 + 0x100 * (zlib.crc32(name.encode()) >> 12)
     module, _, function = name.partition("!")
     base, _, offset = function.partition("+")
     return Frame(

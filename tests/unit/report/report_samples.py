@@ -36,7 +36,7 @@ def _hunt(engine: FakeEngine, finder=Finder, **options) -> HuntResult:
 
 
 def accused() -> HuntResult:
-    return _hunt(FakeEngine(leaking()), rank=RankOptions(seconds=6.0))
+    return _hunt(FakeEngine(leaking()), rank=RankOptions(seconds=6.0), max_hits=60)
 
 
 def bursts() -> HuntResult:
