@@ -105,11 +105,16 @@ class _Measurement:
                 if number > 1 and not self._let_run(pause):
                     return
                 self._report(number, wanted)
+                began, asked = self.clock(), self.engine.requests
                 self.snapshots.append(self.engine.pool_usage())
                 if number == 1 and wanted > 1:
+                    cost = f"the target stood still for {self.clock() - began:.1f} s"
+                    if self.engine.requests > asked:
+                        cost += f" and {self.engine.requests - asked:,} requests"
                     narrate(
-                        f"Snapshot 1 of {wanted} taken ({self.snapshots[0].source}); "
-                        f"measuring growth over {self.options.seconds:.0f} s."
+                        f"Snapshot 1 of {wanted} taken ({self.snapshots[0].source}; {cost}, and "
+                        f"so it will for each); measuring growth over "
+                        f"{self.options.seconds:.0f} s. Ctrl+C ends it early."
                     )
         except (KeyboardInterrupt, SystemExit):
             self.interrupted = True
