@@ -402,9 +402,12 @@ def attach_native(
         NoTarget, WrongKey, LinkLost, UnsupportedTarget: from attaching. The target is left
             running as far as it can be reached.
     """
-    link = open_host(parse_connection(connection), clock)
-    host = KdHost(link, clock=clock, on_print=on_print)
-    engine = NativeEngine(host, link.where, symbol_path, clock)
+    parsed = parse_connection(connection)
+    with HoldSignals():  # so that what was opened is always closed
+        link = open_host(parsed, clock)
+        engine = NativeEngine(
+            KdHost(link, clock=clock, on_print=on_print), link.where, symbol_path, clock
+        )
     try:
         engine.attach(timeout)
     except BaseException:
