@@ -186,7 +186,7 @@ def parse_connection(text: str) -> Connection:
 
 
 def open_host(
-    connection: Connection | str, clock: Callable[[], float] = time.monotonic
+    connection: Connection | str, clock: Callable[[], float] = time.perf_counter
 ) -> HostLink:
     """Open the debugger's end of a connection. Nothing is sent to the target yet.
 
@@ -205,7 +205,7 @@ def open_host(
 
 
 def open_target(
-    connection: Connection | str, clock: Callable[[], float] = time.monotonic
+    connection: Connection | str, clock: Callable[[], float] = time.perf_counter
 ) -> TargetLink:
     """Open the debuggee's end of a connection.
 

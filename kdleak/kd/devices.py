@@ -16,7 +16,7 @@ from kdleak.errors import LinkLost, MissingDependency, NoTarget, UnsupportedTarg
 from kdleak.kd.machine import Address, Parcel
 from kdleak.kd.media import READ_SIZE, WRITE_SECONDS, Medium, SelectingMedium
 
-_POLL_SECONDS = 0.002
+_POLL_SECONDS = 0.0005
 
 
 class TerminalMedium(SelectingMedium):
@@ -58,7 +58,7 @@ class TerminalMedium(SelectingMedium):
 
 
 class PollingMedium:
-    """A stream that cannot be waited for: looked at every two milliseconds.
+    """A stream that cannot be waited for: looked at every half millisecond.
 
     Args:
         take: returns what has arrived, without waiting; raises OSError when the stream is gone.
@@ -83,7 +83,7 @@ class PollingMedium:
 
     def read(self, timeout: float | None) -> list[Parcel]:
         """See Medium."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.perf_counter() + timeout
         while True:
             with self._lock:
                 if self._closed:
@@ -94,11 +94,14 @@ class PollingMedium:
                     raise LinkLost(f"reading from {self.where}", str(error)) from error
             if data:
                 return [(data, None)]
-            if deadline is not None and time.monotonic() >= deadline:
+            if deadline is not None and time.perf_counter() >= deadline:
                 return []
-            if self._woken.wait(_POLL_SECONDS):
+            if self._woken.is_set():
                 self._woken.clear()
                 return []
+            # Not Event.wait: on Windows it sleeps whole clock ticks of 15 ms, and the target
+            # stands still meanwhile.
+            time.sleep(_POLL_SECONDS)
 
     def write(self, data: bytes, destination: Address | None) -> None:
         """See Medium."""

@@ -68,7 +68,7 @@ class KdHost(KdRequests):
         self,
         link: HostLink,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.perf_counter,
         on_print: Callable[[str], None] | None = None,
         request_timeout: float = 10.0,
     ) -> None:

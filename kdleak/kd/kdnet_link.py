@@ -48,7 +48,7 @@ class KdnetHost(BlockingHost):
         key: KdnetKey,
         *,
         target: str = "",
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.perf_counter,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
         bind: str = "",
     ) -> None:
@@ -102,7 +102,7 @@ class KdnetTarget(BlockingTarget):
         *,
         source_port: int = 0,
         version: int = TARGET_VERSION,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.perf_counter,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         where = f"net:host={host},port={port}"

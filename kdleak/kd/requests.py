@@ -52,7 +52,7 @@ class KdRequests:
         self,
         link: HostLink,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.perf_counter,
         request_timeout: float = 10.0,
     ) -> None:
         self.link = link

@@ -31,7 +31,7 @@ class SerialHost(BlockingHost):
         medium: Medium,
         *,
         where: str = "",
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.perf_counter,
         retry: float = 1.0,
     ) -> None:
         super().__init__(
@@ -53,7 +53,7 @@ class SerialTarget(BlockingTarget):
         medium: Medium,
         *,
         where: str = "",
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.perf_counter,
         retry: float = 1.0,
     ) -> None:
         super().__init__(
