@@ -40,6 +40,9 @@ def main(arguments: Optional[List[str]] = None) -> NoReturn:
             reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:] if arguments is None else arguments)
     _flush()
+    with contextlib.suppress(ValueError):
+        # Ctrl+C from here on has nothing left to end, and would change the exit code.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
 
 

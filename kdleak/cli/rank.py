@@ -103,6 +103,7 @@ def command(
     )
     console.write_result(text, output, force=force)
     if result.interrupted:
+        console.narrate("interrupted: the ranking covers what was measured until then.")
         return ExitCode.INTERRUPTED
     if result.gaps or result.stop is not None:
         return ExitCode.INCOMPLETE

@@ -52,11 +52,9 @@ def _leave(session: Session, narrate: Callable[[str], None]) -> None:
     """Let go of the target. Ctrl+C waits: half-way it would leave the machine standing."""
     engine = session.engine
     said = len(engine.remarks)
-    guard = InterruptGuard()
-    guard.install()
-    try:
-        engine.detach(leave_stopped=session.leave_stopped)
-    finally:
-        guard.remove()
+    # Not removed again: what is left to do is to print the result, and an impatient second
+    # Ctrl+C must not cost the user the line that says whether the target is disarmed.
+    InterruptGuard().install()
+    engine.detach(leave_stopped=session.leave_stopped)
     for remark in engine.remarks[said:]:
         narrate(remark)
