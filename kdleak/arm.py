@@ -22,6 +22,7 @@ from kdleak.errors import (
     NotLive,
     TagAlreadyArmed,
     TargetRestarted,
+    UnsupportedTarget,
     format_address,
 )
 from kdleak.hunt_options import check_tag
@@ -79,12 +80,20 @@ def require_live(engine: Engine) -> None:
 
     Raises:
         NotLive: a dump, or a local kernel session, which has nobody to break into.
+        UnsupportedTarget: a machine whose stacks the engine cannot walk.
     """
     if not engine.target.live:
         raise NotLive(
             f"arming {SYMBOL} in {engine.where}",
             "it is a dump: nothing runs that could allocate",
             "rank the tags of a dump with kdleak rank",
+        )
+    if not getattr(engine, "walks_stacks", True):
+        raise UnsupportedTarget(
+            f"arming {SYMBOL} in {engine.where}",
+            f"the {engine.name} engine cannot walk stacks on {engine.target.architecture.value}, "
+            "so no hit could be told from another stop",
+            "rank the tags with kdleak rank, or hunt with WinDbg",
         )
     if getattr(engine, "local_kernel", False):
         raise NotLive(

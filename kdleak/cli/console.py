@@ -140,7 +140,7 @@ class ProgressView:
     """Progress on stderr: one line that redraws on a terminal, else a line now and then."""
 
     def __init__(
-        self, stream: Optional[TextIO] = None, clock: Callable[[], float] = time.monotonic
+        self, stream: Optional[TextIO] = None, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._stream = stream if stream is not None else sys.stderr
         self._clock = clock

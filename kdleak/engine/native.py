@@ -38,6 +38,7 @@ from kdleak.model import (
     Stack,
     StackEnd,
     Stop,
+    StopKind,
     Symbolized,
     TargetInfo,
 )
@@ -54,6 +55,8 @@ from kdleak.tags import PoolTag
 if TYPE_CHECKING:
     from typing import Self
 
+_SURPLUS_WAIT = 0.5  # seconds in which a surplus break-in stops a target that has just resumed
+_BREAK_INS_LEFT = 8
 _SETTLE = 1.0  # seconds in which a stop that was asked for still arrives
 
 
@@ -78,7 +81,7 @@ class NativeEngine:
         host: KdHost,
         where: str,
         symbol_path: str = "",
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.host = host
         self.where = where
@@ -151,10 +154,31 @@ class NativeEngine:
                 with self._hold:
                     self.host.restore_breakpoints()
                     self._run.go()
+                    self._outwait_break_ins()
         except LinkError as error:
             self.remarks.append(f"the target could not be let run at the end: {error}")
         finally:
             self.host.close()
+
+    def _outwait_break_ins(self) -> None:
+        """Stay while a break-in request of ours may still stop the target.
+
+        One that met a stopped target breaks in after the next resume; with nobody there, it
+        would freeze the machine.
+        """
+        for _ in range(_BREAK_INS_LEFT):
+            if not self.host.break_in_pending:
+                return
+            stop = self._run.resume(_SURPLUS_WAIT)
+            if stop.kind is StopKind.STILL_RUNNING:
+                return
+            if stop.kind is not StopKind.BREAK_IN:
+                self.remarks.append(
+                    f"the target stopped again while kdleak was leaving ({stop.kind.value} at "
+                    f"{format_address(stop.program_counter)}); it is left stopped"
+                )
+                return
+            self._run.go()
 
     def _abandon_attach(self) -> None:
         """Attaching was cut off: a break-in may be on its way, and nobody would be there."""
@@ -179,6 +203,11 @@ class NativeEngine:
     def target(self) -> TargetInfo:
         """What is under the debugger."""
         return self._known.info
+
+    @property
+    def walks_stacks(self) -> bool:
+        """Whether ``stack`` works on this target: x64 only."""
+        return self.target.architecture is Architecture.X64
 
     @property
     def _known(self) -> Identity:
@@ -386,7 +415,7 @@ def attach_native(
     timeout: float = 30.0,
     *,
     on_print: Callable[[str], None] | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> NativeEngine:
     """Attach to the target of a ``-k`` connection string and stop it.
 

@@ -82,6 +82,11 @@ class BreakInAccount:
         self._outstanding = min(self._outstanding, 1)
         self._resumed_at = now
 
+    @property
+    def pending(self) -> bool:
+        """Whether a request was sent that no stop has answered yet."""
+        return self._outstanding > 0
+
     def is_surplus(self, now: float) -> bool:
         """Whether the last stop, which nobody asked for, is a request sent too often before."""
         return self._explained and now - self._resumed_at <= SURPLUS_SECONDS

@@ -157,6 +157,11 @@ class KdHost(KdRequests):
                 return state
         return None
 
+    @property
+    def break_in_pending(self) -> bool:
+        """Whether a break-in request of ours may still stop the target."""
+        return self._breaks.pending
+
     def resume(
         self,
         status: int = Status.DBG_CONTINUE,

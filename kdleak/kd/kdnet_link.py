@@ -14,7 +14,7 @@ from kdleak.kd.kdnet_crypto import KdnetKey
 from kdleak.kd.kdnet_machine import KdnetHostMachine, KdnetTargetMachine
 from kdleak.kd.media import UdpMedium
 
-MAX_READ = 0x400
+MAX_READ = 0x440
 """Bytes per read request; the limit of the wire is 1096."""
 
 BREAK_IN_SECONDS = 1.0

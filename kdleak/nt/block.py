@@ -28,7 +28,7 @@ _STACK_REACH = 0x6000  # bytes around the stack pointer that no pool block lies 
 _SEARCHES = 4  # searches in vain at one instruction before most are left out
 _SEARCH_EVERY = 16
 _CACHE_ALIGNED = 4
-_KERNEL_SPACE = {8: 0xFFFF800000000000, 4: 0xFFFFFFFF80000000}
+_KERNEL_SPACE = {8: 0xFF00000000000000, 4: 0xFFFFFFFF80000000}
 
 _Candidates = Dict[Tuple[bool, int], Tuple[int, Optional[Pool]]]
 """(big, address of the header or of a big block) to (bytes of the block or 0, its pool)."""

@@ -23,7 +23,7 @@ REGISTERS = (
 
 RSP = 4
 MAXIMUM_CHAIN = 32
-_KERNEL_SPACE = 0xFFFF800000000000
+_KERNEL_SPACE = 0xFF00000000000000  # with five-level paging; four levels begin at 0xffff8000...
 _USER_SPACE = 0x0000800000000000
 _MASK = (1 << 64) - 1
 

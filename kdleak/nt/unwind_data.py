@@ -256,14 +256,14 @@ class FunctionTable:
         Raises:
             UnwindDataError, MemoryUnreadable.
         """
-        seen = 0
-        while function.unwind & 1:  # refers to another row that has it
-            seen += 1
+        if function.unwind & 1:
+            # Refers to the row of the function this moved part belongs to. It has no prolog of
+            # its own: that function's ran long ago, as for a chained part without codes.
             rva = function.unwind & ~1
-            if seen > 4 or not self._inside(rva, ENTRY_SIZE):
-                raise UnwindDataError("indirect rows lead nowhere")
+            if not self._inside(rva, ENTRY_SIZE):
+                raise UnwindDataError("an indirect row leads nowhere")
             raw = self._memory.read(self.base + rva, ENTRY_SIZE)
-            function = RuntimeFunction(*struct.unpack("<III", raw))
+            return UnwindInfo(0, 0, 0, (), RuntimeFunction(*struct.unpack("<III", raw)))
         info = self._infos.get(function.unwind)
         if info is None:
             if not self._inside(function.unwind, 4):

@@ -474,6 +474,25 @@ def test_close_leaves_the_target_running_behind_the_break():
     assert engine.stop.kind is StopKind.STILL_RUNNING
 
 
+def test_leaving_waits_for_a_break_in_that_is_still_on_its_way():
+    engine, host = attached(exception(HIT), break_in(), 1.0)
+    engine.resume(5)
+    host.break_in_pending = True  # sent while something else had stopped the target
+    engine.close()
+    assert not host.stopped
+    assert host.log.count("resume") == 3
+    assert host.closed
+
+
+def test_leaving_leaves_another_stop_to_its_user():
+    engine, host = attached(exception(HIT), exception(HIT + 0x100))
+    engine.resume(5)
+    host.break_in_pending = True
+    engine.close()
+    assert host.stopped
+    assert any("left stopped" in remark for remark in engine.remarks)
+
+
 def test_leave_stopped():
     engine, host = attached(exception(HIT))
     engine.resume(5)

@@ -98,6 +98,16 @@ def test_a_burst_ends_when_the_target_stood_still_long_enough() -> None:
     assert not burst_is_over(unlimited, usage)
 
 
+def test_a_machine_whose_stacks_cannot_be_walked_is_not_armed(journal) -> None:
+    from kdleak.errors import UnsupportedTarget
+
+    engine = FakeEngine(leaking())
+    engine.walks_stacks = False
+    with pytest.raises(UnsupportedTarget):
+        run(engine, journal)
+    assert engine.calls == []
+
+
 def test_nothing_is_stopped_for_a_ranking_when_the_tag_cannot_be_armed(journal) -> None:
     from kdleak.errors import SymbolNotFound
 

@@ -180,6 +180,28 @@ def test_row_that_refers_to_another():
     assert caller(world, 0, 0, 0, 0, CALLER) == (CALLER, STACK + 0x28)
 
 
+@pytest.mark.parametrize("rip", [0x1400, 0x1404, 0x14F0])
+def test_moved_part_that_refers_to_its_function_undoes_all_of_it(rip):
+    """A break in the first bytes of a cold block: the function's prolog ran long ago."""
+    world = World(
+        FUNCTION, RuntimeFunction(0x1400, 0x1500, 0x3021), unwind_data={
+            0x3000: info(slots(code(8, Op.ALLOC_SMALL, 3), code(4, Op.PUSH_NONVOL, 3))),
+            0x3020: struct.pack("<III", 0x1000, 0x1100, 0x3000),
+        },
+    )  # fmt: skip
+    assert caller(world, 0, 0, 0, 0, 0, CALLER, rip=BASE + rip) == (CALLER, STACK + 0x30)
+    assert world.table.primary(RuntimeFunction(0x1400, 0x1500, 0x3021)) == FUNCTION
+
+
+def test_walk_with_five_level_paging():
+    world = World(FUNCTION, unwind_data={0x3000: info(slots(code(4, Op.ALLOC_SMALL, 3)))})
+    stack = 0xFF11000000001000
+    world.stack.put(stack, bytes(0x1000))
+    world.words(0, 0, 0, 0, CALLER, at=stack)
+    found = world.walk(BODY, rsp=stack)
+    assert found.frames[1] == (CALLER, stack + 0x28)
+
+
 def test_version_2_epilog_descriptions_are_passed_over():
     described = slots(code(5, Op.EPILOG, 1), code(0, Op.EPILOG), code(4, Op.ALLOC_SMALL, 3))
     padded = slots(code(5, Op.EPILOG, 1), 0, code(4, Op.ALLOC_SMALL, 3))
