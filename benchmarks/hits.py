@@ -63,7 +63,7 @@ def measure(hits: int, *, blocks: bool) -> Figures:
         measure_growth=False,
     )
     with tempfile.TemporaryDirectory() as folder, practice_child(seed=1, rate=0) as child:
-        with attach_native(child.connection, str(practice_symbols()), timeout=30.0) as engine:
+        with attach_native(child.connection, ";".join(practice_symbols()), timeout=30.0) as engine:
             marks = watch_resume(engine)
             result = hunt(
                 engine,
