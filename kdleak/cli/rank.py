@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Callable, Optional
 
@@ -13,7 +14,7 @@ from kdleak.cli.target_options import FiniteRange, choose_target, target_options
 from kdleak.errors import ExitCode, JournalError
 from kdleak.hunt_options import RankOptions
 from kdleak.journal import Journal
-from kdleak.model import Pool
+from kdleak.model import Pool, StopKind
 from kdleak.rank import rank
 from kdleak.report.json_report import rank_json
 from kdleak.report.text import render_rank
@@ -89,6 +90,10 @@ def command(
     view = console.ProgressView()
     with view.shown(), attached(choice, view.narrate) as session:
         _tell_left_over(session.engine.where, view.narrate)
+        crashed = session.engine.stop.kind is StopKind.BUG_CHECK
+        if crashed and options.snapshots > 1:
+            view.narrate("The target is in a bug check and must not run: growth is not measured.")
+            options = replace(options, snapshots=1)
         result = rank(session.engine, options, narrate=view.narrate, progress=view)
         session.leave_stopped = result.leave_stopped
     text = (
@@ -105,7 +110,7 @@ def command(
     if result.interrupted:
         console.narrate("interrupted: the ranking covers what was measured until then.")
         return ExitCode.INTERRUPTED
-    if result.gaps or result.stop is not None:
+    if result.gaps or result.stop is not None or (crashed and result.by is RankBy.GROWTH):
         return ExitCode.INCOMPLETE
     return ExitCode.DONE
 

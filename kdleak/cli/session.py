@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, Iterator
 
 from kdleak.cli.target_options import TargetChoice, attach
+from kdleak.errors import ForeignStop
 from kdleak.interrupt_guard import InterruptGuard
+from kdleak.model import StopKind
 
 if TYPE_CHECKING:
     from kdleak.engine.native import NativeEngine
@@ -38,6 +40,9 @@ def attached(choice: TargetChoice, narrate: Callable[[str], None]) -> Iterator[S
             for remark in engine.remarks:
                 narrate(remark)
         yield session
+    except ForeignStop:
+        session.leave_stopped = True
+        raise
     finally:
         _leave(session, narrate)
         if choice.verbose:
@@ -55,6 +60,10 @@ def _leave(session: Session, narrate: Callable[[str], None]) -> None:
     # Not removed again: what is left to do is to print the result, and an impatient second
     # Ctrl+C must not cost the user the line that says whether the target is disarmed.
     InterruptGuard().install()
-    engine.detach(leave_stopped=session.leave_stopped)
+    # Windows goes on from a bug check by restarting: what there is to see would be gone.
+    crashed = engine.stop.kind is StopKind.BUG_CHECK
+    engine.detach(leave_stopped=session.leave_stopped or crashed)
+    if crashed:
+        narrate(f"The target is in a bug check ({engine.stop.detail}); it is left stopped.")
     for remark in engine.remarks[said:]:
         narrate(remark)

@@ -76,9 +76,9 @@ def terminal(state):
 
 
 def test_hunt(practice, terminal):
-    target = practice("serial")
+    target = practice("serial", busy_operations=10)
     window = terminal(
-        "hunt", "-k", target.connection, "--interval", 1, "--snapshots", 3, "--hits", 250
+        "hunt", "-k", target.connection, "--interval", 2, "--snapshots", 3, "--hits", 250
     )
     window.shows("watching 'Leak'")
     text = window.ends(0)
