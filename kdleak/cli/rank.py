@@ -90,10 +90,13 @@ def command(
     view = console.ProgressView()
     with view.shown(), attached(choice, view.narrate) as session:
         _tell_left_over(session.engine.where, view.narrate)
-        crashed = session.engine.stop.kind is StopKind.BUG_CHECK
-        if crashed and options.snapshots > 1:
-            view.narrate("The target is in a bug check and must not run: growth is not measured.")
-            options = replace(options, snapshots=1)
+        must_stay = session.engine.stop.kind is StopKind.BUG_CHECK
+        if must_stay and options.by is RankBy.GROWTH:
+            view.narrate(
+                "The target is in a bug check and must not run: growth cannot be measured, so "
+                "this is what the tags hold."
+            )
+            options = replace(options, by=RankBy.USED, snapshots=1)
         result = rank(session.engine, options, narrate=view.narrate, progress=view)
         session.leave_stopped = result.leave_stopped
     text = (
@@ -110,7 +113,7 @@ def command(
     if result.interrupted:
         console.narrate("interrupted: the ranking covers what was measured until then.")
         return ExitCode.INTERRUPTED
-    if result.gaps or result.stop is not None or (crashed and result.by is RankBy.GROWTH):
+    if result.gaps or result.stop is not None or result.by.value != by:
         return ExitCode.INCOMPLETE
     return ExitCode.DONE
 
