@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, List, Optional, TypeVar
 
 import click
 
-from kdleak.errors import UsageError
+from kdleak.errors import MissingDependency, UsageError
 
 if TYPE_CHECKING:
     from kdleak.engine.native import NativeEngine
 
 KEY_VARIABLE = "KDLEAK_KEY"
 """Environment variable that holds the KDNET key, so that it need not stand on a command line."""
+
+ENGINE_PYTHON = (3, 11)
+"""What our own engine needs; the rest of kdleak runs on 3.9."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -143,7 +147,20 @@ def practice_symbols() -> List[str]:
 
 
 def attach(choice: TargetChoice, narrate: Callable[[str], None]) -> NativeEngine:
-    """Attach our own engine; the target is stopped when this returns."""
+    """Attach our own engine; the target is stopped when this returns.
+
+    Raises:
+        MissingDependency: this Python is too old for it.
+        LinkError, UnsupportedTarget, BadConnection: see ``attach_native``.
+    """
+    if sys.version_info < ENGINE_PYTHON:
+        raise MissingDependency(
+            f"attaching to {choice.where}",
+            "kdleak's own engine needs Python "
+            f"{'.'.join(map(str, ENGINE_PYTHON))} or newer, and this is "
+            f"{'.'.join(map(str, sys.version_info[:2]))}",
+            "install kdleak under a newer Python",
+        )
     from kdleak.engine.native import attach_native  # noqa: PLC0415 - heavy, and needs extras
 
     narrate(f"waiting for the target at {choice.where} (up to {choice.timeout:g} s) ...")
