@@ -127,7 +127,7 @@ def test_rank(practice, start, by):
 
 
 def test_restore_with_nothing_to_do(practice, start):
-    target = practice("kdnet")
+    target = practice("serial")
     text = start("restore", "-k", target.connection).ends(0)
     assert "nothing to undo" in text.out.splitlines()[-1]
     as_json = start("restore", "-k", target.connection, "--json").ends(0)

@@ -31,8 +31,16 @@ def test_while_waiting_for_the_target(start, number):
     assert hunt.out == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("command", ["hunt", "rank"])
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ("hunt", signal.SIGINT),
+        ("hunt", signal.SIGTERM),
+        ("hunt", signal.SIGHUP),
+        ("rank", signal.SIGINT),
+        ("rank", signal.SIGTERM),
+    ],
+)
 def test_while_ranking(practice, start, journal, command, number):
     target = practice("serial")
     ranking = start(command, "-k", target.connection, "--interval", 30).says("Snapshot 1")
