@@ -143,6 +143,7 @@ class KdHost(KdRequests):
 
         A stopped target does not react to a break-in but to a RESET: this finds both.
         """
+        self._refuse_restarted()  # a break-in would stop the new system, with nobody there
         tries = 0
         turn = 3 if self.link.handshakes else 2
         while (now := self._clock()) < deadline:
@@ -276,11 +277,14 @@ class KdHost(KdRequests):
             if state.load_symbols.unload_all:
                 self._send_continue()
                 if restarts:
-                    raise TargetRestarted(
-                        f"waiting for the target on {self.link.where}",
-                        "it unloaded everything and is starting again",
-                        "attach again when it is up; what was changed in its memory is gone",
+                    self._note_restart(
+                        TargetRestarted(
+                            f"waiting for the target on {self.link.where}",
+                            "it unloaded everything and is starting again",
+                            "attach again when it is up; what was changed in its memory is gone",
+                        )
                     )
+                    self._refuse_restarted()
                 return None
         self._continue(Continue2())
         return None
@@ -297,6 +301,7 @@ class KdHost(KdRequests):
     def _forget_target(self) -> None:
         """What we knew of the target may be of another boot, or another machine."""
         self.stopped = False
+        self._restarted = None
         self.state = None
         self.module_events = []
         self._version = None
@@ -314,11 +319,14 @@ class KdHost(KdRequests):
         self._generation = self.link.generation
         before = self._version
         if before is not None and self.get_version() != before:
-            raise TargetRestarted(
-                f"waiting for the target on {self.link.where}",
-                "another kernel answers than before",
-                "attach again; what was changed in its memory is gone",
+            self._note_restart(
+                TargetRestarted(
+                    f"waiting for the target on {self.link.where}",
+                    "another kernel answers than before",
+                    "attach again; what was changed in its memory is gone",
+                )
             )
+            self._refuse_restarted()
 
     # --- break-ins that come late -----------------------------------------------------------
 

@@ -58,6 +58,7 @@ class KdRequests:
         self.link = link
         self.requests = 0
         self.stopped = False
+        self._restarted: TargetRestarted | None = None
         self.state: StateChange | None = None
         self.machine: int = Machine.AMD64
         self.unread = 0
@@ -224,18 +225,34 @@ class KdRequests:
     # --- the link --------------------------------------------------------------------------
 
     def _send(self, packet_type: int, payload: bytes, timeout: float) -> None:
+        self._refuse_restarted()
         try:
             self.link.send(packet_type, payload, timeout)
-        except TargetRestarted:
-            self.stopped = False
+        except TargetRestarted as error:
+            self._note_restart(error)
             raise
 
     def _receive(self, timeout: float | None) -> Packet | None:
+        self._refuse_restarted()
         try:
             return self.link.receive(timeout)
-        except TargetRestarted:
-            self.stopped = False
+        except TargetRestarted as error:
+            self._note_restart(error)
             raise
+
+    def _note_restart(self, error: TargetRestarted) -> None:
+        self.stopped = False
+        self._restarted = error
+
+    def _refuse_restarted(self) -> None:
+        """What is known of the target, addresses above all, is of a boot that is gone.
+
+        Said again at every call until ``attach``: one caller may have taken the error for its
+        own, and the next must not write to the new system what was meant for the old one.
+        """
+        error = self._restarted
+        if error is not None:
+            raise TargetRestarted(error.tried, error.came_back, error.next_step)
 
     # --- one request ------------------------------------------------------------------------
 
