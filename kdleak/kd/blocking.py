@@ -182,9 +182,16 @@ class BlockingHost(BlockingLink):
             raise WrongKey(
                 tried, refusal, "compare the key with the target's (bcdedit /dbgsettings)"
             )
+        arrived = self._machine.statistics.datagrams_received
+        if self.alive_at is not None:
+            came_back = "the handshake was not completed"
+        elif arrived:
+            came_back = f"{arrived} datagrams arrived, none from a target with the key given"
+        else:
+            came_back = "nothing arrived"
         raise NoTarget(
             tried,
-            "nothing arrived" if self.alive_at is None else "the handshake was not completed",
+            came_back,
             "check that the target is on and set up for this host and port, and that no "
             "firewall stops UDP",
         )
