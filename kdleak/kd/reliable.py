@@ -14,7 +14,7 @@ import enum
 from collections import deque
 from dataclasses import dataclass
 
-from kdleak.kd.packets import CONTINUE_APIS, Packet, PacketType
+from kdleak.kd.packets import CONTINUE_APIS, Api, Packet, PacketType
 
 INBOX_LIMIT = 64
 """Data packets kept for a reader that does not come; more are not acknowledged."""
@@ -24,6 +24,7 @@ RESET_ANSWER_SECONDS = 10.0
 RESET_ECHO_SECONDS = 1.0
 """The same after we answered one: the kernel answers every RESET, our answer included."""
 
+_STOP_ENDING_APIS = CONTINUE_APIS | {Api.REBOOT}
 _TARGET_ANSWERS = frozenset((PacketType.DEBUG_IO, PacketType.FILE_IO))
 
 
@@ -237,7 +238,7 @@ class Reliable:
         if (
             self.role is Role.TARGET
             and frame.type == PacketType.STATE_MANIPULATE
-            and _api(frame.payload) in CONTINUE_APIS
+            and _api(frame.payload) in _STOP_ENDING_APIS
         ):
             self.stopped = False
             self._state_change = None

@@ -73,6 +73,7 @@ class PracticeTarget:
         self._settings = (build, processors, workload)
         self._stop_asked = threading.Event()
         self._until: Callable[[], bool] | None = None
+        self._debugger_listens = True
         self._max_packet = MAX_PACKET_KDNET if link.where.startswith("net") else MAX_PACKET_SERIAL
         self.machine = self._boot()
         self._stub = KdStub(self.machine, self._max_packet)
@@ -162,12 +163,14 @@ class PracticeTarget:
 
     def _print(self, text: bytes) -> None:
         self.statistics.prints += 1
-        if self.link.connected:
+        if self.link.connected and self._debugger_listens:
             try:
                 self.link.send(PacketType.DEBUG_IO, build_print(text), PRINT_SECONDS, self._ended)
             except LinkLost:
                 if self._stop_asked.is_set():
                     raise
+                # As a kernel does: no more prints until a debugger is heard of again.
+                self._debugger_listens = False
 
     # ---- stopped ----
 
@@ -209,6 +212,7 @@ class PracticeTarget:
             change = self._stub.load_change(stop, stop.loaded)
         if not self._send(PacketType.STATE_CHANGE64, change):
             return Action.STAY
+        self._debugger_listens = True
         while not self._ended():
             packet = self.link.receive(1.0)
             if packet is None:
