@@ -105,6 +105,12 @@ def assemble(facts: HuntFacts) -> HuntResult:
     )
     if watch is None or facts.tag is None:
         return replace(base, verdict=_verdict_without_watch(base))
+    # A link that failed explains the lack of hits; the kernel must not get the blame.
+    watched_through = reason not in (
+        StopReason.LINK_LOST,
+        StopReason.RESTARTED,
+        StopReason.ENGINE_ERROR,
+    )
     sites = watch.ledger.sites(facts.seconds or watch.seconds, completeness.share_watched)
     return replace(
         base,
@@ -113,7 +119,7 @@ def assemble(facts: HuntFacts) -> HuntResult:
         sites=sites,
         stacks=watch.ledger.stacks(),
         hits=tuple(watch.hits),
-        checklist=_checklist(facts, facts.tag) if not watch.hits else (),
+        checklist=_checklist(facts, facts.tag) if not watch.hits and watched_through else (),
     )
 
 

@@ -26,6 +26,9 @@ MIN_SAMPLE = 5
 MANY_STAY = 0.5
 """Part of a site's blocks that must stay for an accusation by number alone."""
 
+TOO_MANY_TO_CLEAR = 0.2
+"""Part of long-lived blocks that forbids clearing a site of which few blocks were seen."""
+
 SOME_STAY = 0.02
 """Part below which a handful of long-lived blocks is no leak."""
 
@@ -102,6 +105,14 @@ def _judge_paired(facts: SiteFacts) -> Tuple[Judgement, str]:
             (
                 f"{_staying(facts)}, but too few of them are old enough to tell a leak from "
                 "blocks in use. Watch longer."
+            ),
+        )
+    if facts.outstanding_old / facts.known >= TOO_MANY_TO_CLEAR:
+        return (
+            Judgement.TOO_FEW,
+            (
+                f"{_staying(facts)}, {facts.outstanding_old} of them for longer than is usual "
+                "here: too few to accuse. Watch longer."
             ),
         )
     return (
