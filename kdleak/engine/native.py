@@ -55,6 +55,7 @@ from kdleak.tags import PoolTag
 if TYPE_CHECKING:
     from typing import Self
 
+_SHORTEST_REQUEST, _LONGEST_REQUEST = 2.0, 10.0  # seconds for one request and its reply
 _SURPLUS_WAIT = 0.5  # seconds in which a surplus break-in stops a target that has just resumed
 _BREAK_INS_LEFT = 8
 _SETTLE = 1.0  # seconds in which a stop that was asked for still arrives
@@ -434,9 +435,13 @@ def attach_native(
     parsed = parse_connection(connection)
     with HoldSignals():  # so that what was opened is always closed
         link = open_host(parsed, clock)
-        engine = NativeEngine(
-            KdHost(link, clock=clock, on_print=on_print), link.where, symbol_path, clock
+        host = KdHost(
+            link,
+            clock=clock,
+            on_print=on_print,
+            request_timeout=max(_SHORTEST_REQUEST, min(timeout, _LONGEST_REQUEST)),
         )
+        engine = NativeEngine(host, link.where, symbol_path, clock)
     try:
         engine.attach(timeout)
     except BaseException:
