@@ -228,7 +228,8 @@ def test_target_frozen_while_armed(practice, start, journal, link):
     target.process.send_signal(signal.SIGCONT)
     hunt.process.wait(60)
     hunt.check()
-    assert hunt.process.returncode == 4, hunt.err + hunt.out
+    # 0 when the last thing asked for came through after all.
+    assert hunt.process.returncode in (0, 4), hunt.err + hunt.out
     assert hunt.out.splitlines()[-1] == SAFE
     assert journal() == []
     target.assert_unharmed()
