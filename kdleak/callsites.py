@@ -12,11 +12,20 @@ from typing import Dict, Iterable, List, Optional, Tuple
 
 from kdleak.allocator_frames import blame_index, call_site_index, kernel_addresses
 from kdleak.model import Frame, Hit, HitKind, Stack
-from kdleak.result import CallSite, Pairing, SiteProgress, StackUse
+from kdleak.result import CallSite, Judgement, Pairing, SiteProgress, StackUse
 from kdleak.verdict import Evidence, SiteFacts, judge
 
 OLD_FACTOR = 4.0
 """A block older than this many times the longest life seen at its site is not merely in use."""
+
+_RANK = {
+    Judgement.ACCUSED: 0,
+    Judgement.SUSPECTED: 1,
+    Judgement.TOO_FEW: 2,
+    Judgement.CLEARED: 2,
+    Judgement.FREES_ONLY: 3,
+}
+# A block in use may be larger than all that leaked: what is accused still comes first.
 
 LEAST_AGE = 1.0
 """Seconds a block must have stayed where nothing allocated beside it was ever seen freed."""
@@ -216,7 +225,7 @@ class Ledger:
         )
 
     def sites(self, now: float, share_watched: float = 1.0) -> Tuple[CallSite, ...]:
-        """All call sites with their judgement, those that hold most first.
+        """All call sites with their judgement: accused first, then those that hold most.
 
         Args:
             now: end of the watch, on the scale of ``Hit.at``.
@@ -232,12 +241,13 @@ class Ledger:
             if live.size is None:
                 unsized[live.site] = unsized.get(live.site, 0) + 1
         evidence = Evidence(self.pairing(), share_watched)
-        return tuple(
+        finished = [
             self._finished(
                 site, old.get(site.frame.address, 0), unsized.get(site.frame.address, 0), evidence
             )
             for site in self._ordered()
-        )
+        ]
+        return tuple(sorted(finished, key=lambda site: _RANK[site.judgement]))
 
     def _finished(self, site: _Site, old: int, unsized: int, evidence: Evidence) -> CallSite:
         common = min(site.stacks, key=lambda key: (-site.stacks[key], key))

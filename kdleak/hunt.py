@@ -24,7 +24,7 @@ from kdleak.explain import explain
 from kdleak.hunt_options import HuntOptions, RankOptions
 from kdleak.hunt_outcome import HuntFacts, assemble
 from kdleak.journal import Journal
-from kdleak.model import StopKind, TagUsage
+from kdleak.model import Pool, StopKind, TagUsage
 from kdleak.pool_hit_tag import SYMBOL
 from kdleak.rank import rank
 from kdleak.restore import restore
@@ -240,6 +240,21 @@ class _Hunter:
         usage = self._usage(tag, "before")
         if usage is not None:
             self._before = (usage, self._clock())
+            if not any(usage.of(pool).allocs for pool in Pool):
+                self._say_unknown(tag)
+
+    def _say_unknown(self, tag: PoolTag) -> None:
+        """Nothing was ever allocated with the tag: say so, and which tags look like it."""
+        try:
+            rows = self._engine.pool_usage().rows
+        except KdleakError:
+            rows = ()  # the sentence stands without them
+        wanted = tag.text.casefold().strip()
+        alike = [f"'{row.tag}'" for row in rows if row.tag.text.casefold().strip() == wanted]
+        self._remark(
+            f"Nothing was ever allocated with tag '{tag}' on this target"
+            + (f"; did you mean {' or '.join(alike)}?" if alike else ".")
+        )
 
     def _usage(self, tag: PoolTag, when: str) -> Optional[TagUsage]:
         if not self._options.measure_growth:

@@ -114,7 +114,7 @@ class _Measurement:
                     narrate(
                         f"Snapshot 1 of {wanted} taken ({self.snapshots[0].source}; {cost}, and "
                         f"so it will for each); measuring growth over "
-                        f"{self.options.seconds:.0f} s. Ctrl+C ends it early."
+                        f"{self.options.seconds:.3g} s. Ctrl+C stops; nothing has been written."
                     )
         except (KeyboardInterrupt, SystemExit):
             self.interrupted = True
@@ -292,15 +292,23 @@ def pick_suspect(
         )
     if snapshots < 2:
         return None, "Growth was not measured: that takes two snapshots of a running target."
-    growing = sorted((row for row in rows if row.growth_bytes > 0), key=_growth_key)
+    growing = sorted(
+        (row for row in rows if row.growth_bytes > 0 and row.growth_blocks > 0), key=_growth_key
+    )
     if not growing:
-        return None, f"No tag grew while the target ran for {running:.0f} s."
+        return None, f"No tag grew while the target ran for {running:.3g} s."
     row = growing[0]
+    if row.trend is Trend.UP_AND_DOWN:
+        return None, (
+            f"No tag grew steadily while the target ran for {running:.3g} s; '{row.tag}' "
+            f"({row.pool.value}) ended {row.growth_bytes:,} bytes higher after going up and down. "
+            "Measure longer (--interval), or name a tag (--tag)."
+        )
     how = {
         Trend.STEADY: "steadily over all snapshots",
         Trend.UNCERTAIN: "but not surely by more than chance; measure longer to be sure",
-    }.get(row.trend, "after going up and down; measure longer to be sure")
+    }[row.trend]
     return row, (
         f"'{row.tag}' ({row.pool.value}) grew by {row.growth_bytes:,} bytes "
-        f"({row.growth_blocks:+,} blocks) while the target ran for {running:.0f} s, {how}."
+        f"({row.growth_blocks:+,} blocks) while the target ran for {running:.3g} s, {how}."
     )

@@ -426,6 +426,10 @@ class TagGrowth:
         """Growth of the outstanding bytes in one pool."""
         return self.after.of(pool).bytes - self.before.of(pool).bytes
 
+    def blocks_in(self, pool: Pool) -> int:
+        """Growth of the outstanding blocks in one pool."""
+        return self.after.of(pool).outstanding - self.before.of(pool).outstanding
+
     @property
     def bytes(self) -> int:
         """Growth of the outstanding bytes, both pools."""

@@ -7,6 +7,7 @@ Rules, in order:
 3. Blocks in use when a burst ended (young ones) went out of sight and are left out.
    Most other blocks stay (``MANY_STAY``), or enough of them stay far longer than what is
    allocated at the same place usually lives: accused.
+   A few blocks that stay far longer are no proof, but no clearance either: suspected.
 4. Of an accusation a suspicion remains when as many blocks from before the watch came back as
    blocks of it stayed: the tag's blocks simply live longer than we watched.
 5. Blocks whose address is not known cannot be paired. Each free can cancel only one of them, so
@@ -18,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional, Sequence, Tuple
 
+from kdleak.model import Pool
 from kdleak.result import CallSite, Judgement, Pairing, TagGrowth
 
 MIN_SAMPLE = 5
@@ -27,7 +29,7 @@ MANY_STAY = 0.5
 """Part of a site's blocks that must stay for an accusation by number alone."""
 
 TOO_MANY_TO_CLEAR = 0.2
-"""Part of long-lived blocks that forbids clearing a site of which few blocks were seen."""
+"""Part of blocks still there that forbids clearing a site, however young they are."""
 
 SOME_STAY = 0.02
 """Part below which a handful of long-lived blocks is no leak."""
@@ -88,18 +90,24 @@ def _judge_paired(facts: SiteFacts) -> Tuple[Judgement, str]:
     if facts.outstanding == 0:
         return Judgement.CLEARED, f"All {_followed(facts)} came back."
     share = facts.outstanding / facts.known
-    enough = facts.outstanding_old >= MIN_SAMPLE
-    if enough and share >= MANY_STAY:
+    old = facts.outstanding_old
+    usual = f"what is allocated here usually lives (at most {_seconds(facts.longest_life)})"
+    if old >= MIN_SAMPLE and share >= MANY_STAY:
         return Judgement.ACCUSED, f"{_staying(facts)}."
-    if enough and facts.outstanding_old / facts.known >= SOME_STAY:
+    if old >= MIN_SAMPLE and old / facts.known >= SOME_STAY:
         return (
             Judgement.ACCUSED,
+            f"{_staying(facts)}, and {old} of them are far older than {usual}.",
+        )
+    if old and facts.longest_life is not None:
+        return (
+            Judgement.SUSPECTED,
             (
-                f"{_staying(facts)}, and {facts.outstanding_old} of them are far older than "
-                f"what is allocated here usually lives (at most {_seconds(facts.longest_life)})."
+                f"{old} of {_followed(facts)} stayed far longer than {usual}: too few to be "
+                "sure. Watch longer."
             ),
         )
-    if share >= MANY_STAY:
+    if share >= TOO_MANY_TO_CLEAR:
         return (
             Judgement.TOO_FEW,
             (
@@ -107,17 +115,13 @@ def _judge_paired(facts: SiteFacts) -> Tuple[Judgement, str]:
                 "blocks in use. Watch longer."
             ),
         )
-    if facts.outstanding_old / facts.known >= TOO_MANY_TO_CLEAR:
-        return (
-            Judgement.TOO_FEW,
-            (
-                f"{_staying(facts)}, {facts.outstanding_old} of them for longer than is usual "
-                "here: too few to accuse. Watch longer."
-            ),
-        )
+    rest = "is" if facts.outstanding == 1 else "are"
     return (
         Judgement.CLEARED,
-        f"All but {facts.outstanding} of {_followed(facts)} came back.",
+        (
+            f"All but {facts.outstanding} of {_followed(facts)} came back, and what is left {rest} "
+            "no older than usual."
+        ),
     )
 
 
@@ -180,7 +184,9 @@ def _followed(facts: SiteFacts) -> str:
 
 
 def _seconds(value: Optional[float]) -> str:
-    return "0 s" if value is None else f"{value:.3g} s"
+    if value is None:
+        return "0 s"
+    return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
 
 
 def choose_accused(sites: Sequence[CallSite]) -> Optional[CallSite]:
@@ -232,8 +238,21 @@ def verdict_sentences(
             )
         else:
             said.append(_all_came_back(tag, sites))
+            said.append(_limit(sites))
+            if growth is not None and growth.blocks > 0:
+                said.append("Its counters say otherwise, so watch longer (--seconds, --hits).")
     said.extend(_growth_words(tag, growth))
-    return tuple(said)
+    return tuple(sentence for sentence in said if sentence)
+
+
+def _limit(sites: Sequence[CallSite]) -> str:
+    """What the sample could not have shown: of n blocks none stayed (the rule of three)."""
+    followed = min(
+        (site.returned for site in sites if site.judgement is Judgement.CLEARED), default=0
+    )
+    if followed < MIN_SAMPLE:
+        return ""
+    return f"A leak of fewer than about 1 in {max(2, followed // 3)} blocks would not have shown."
 
 
 def _all_came_back(tag: str, sites: Sequence[CallSite]) -> str:
@@ -258,12 +277,14 @@ def _all_came_back(tag: str, sites: Sequence[CallSite]) -> str:
 def _growth_words(tag: str, growth: Optional[TagGrowth]) -> Tuple[str, ...]:
     if growth is None:
         return ()
-    if growth.bytes > 0:
-        return (
-            (
-                f"Meanwhile the tag grew by {growth.bytes:,} bytes ({growth.blocks:+,} blocks) "
-                f"in {growth.seconds:.1f} s."
-            ),
-        )
-    change = f" but shrank by {-growth.bytes:,} bytes" if growth.bytes else ""
-    return (f"Meanwhile tag '{tag}' did not grow{change}.",)
+    parts = [
+        f"{pool.value} {growth.bytes_in(pool):+,} bytes in {growth.blocks_in(pool):+,} blocks"
+        for pool in Pool
+        if growth.bytes_in(pool) or growth.blocks_in(pool)
+    ]
+    if not parts:
+        return (f"Meanwhile the counters of tag '{tag}' ended where they began.",)
+    return (
+        f"Meanwhile the counters of tag '{tag}' moved in {growth.seconds:.1f} s: "
+        f"{', '.join(parts)}.",
+    )

@@ -171,7 +171,7 @@ class ProgressView:
         # A terminal that went away must not end a hunt that has a target to disarm.
         with contextlib.suppress(OSError, ValueError):
             if self._console is not None:
-                self._console.print(sanitise(text), soft_wrap=True)
+                self._console.print(sanitise(text))
             else:
                 print(sanitise(text), file=self._stream, flush=True)
 

@@ -12,7 +12,7 @@ from kdleak.cli.practice_child import PracticeChild, practice_child
 from kdleak.cli.target_options import FiniteRange, choose_target
 from kdleak.errors import ExitCode
 from kdleak.hunt_options import HuntOptions, RankOptions
-from kdleak.report.sanitise import sanitise
+from kdleak.report.page import Page
 from kdleak.report.text import render_hunt
 from kdleak.result import HuntResult
 
@@ -35,11 +35,10 @@ def command(seed: int, interval: float, hits: int) -> int:
     KDNET, and then compares the answer with the kernel's own books.
     """
     console.narrate(
-        "practice kernel: a small simulated NT kernel with a driver that leaks, another that is "
-        "only busy, and a large static user of pool"
+        "Starting the practice kernel: a small simulated NT kernel with a driver that leaks, "
+        "another that is only busy, and a large static user of pool."
     )
     with practice_child(seed=seed, rate=100.0) as child:
-        console.narrate(f"the same by hand: kdleak hunt -k {child.public_connection}")
         choice = choose_target(child.connection, None, timeout=30.0)
         options = HuntOptions(
             rank=RankOptions(seconds=interval, snapshots=5),
@@ -51,13 +50,11 @@ def command(seed: int, interval: float, hits: int) -> int:
         )
         result = run_hunt(choice, options)
     report = render_hunt(result, width=console.width(), style=console.palette())
-    console.print_result(f"{_books(child, result)}\n{report}")
+    body, last = report.rstrip("\n").rpartition("\n")[::2]
+    # The books come after the report, but the safety line stays the last one.
+    console.print_result(f"{body}\n{_books(child, result)}\n{last}\n")
     code = exit_code(result)
-    if code is ExitCode.DONE and result.accused is None:
-        console.narrate(f"{hits} hits were too few to accuse anyone; watch longer with --hits")
-        return ExitCode.INCOMPLETE
     if code is ExitCode.DONE and not _agrees(child.result, result):
-        console.narrate("the answer does not agree with the practice kernel's own books")
         return ExitCode.INCOMPLETE
     return code
 
@@ -67,21 +64,31 @@ def _books(child: PracticeChild, result: HuntResult) -> str:
     statistics = child.result["statistics"]
     hits = statistics["hits_alloc"] + statistics["hits_free"]
     requests = sum(statistics["requests"].values())
-    lines = [
-        "What the practice kernel's own books say (kdleak cannot see them):",
-        f"  {hits} PoolHitTag breaks, {requests} KD requests answered, stopped "
-        f"{statistics['seconds_stopped']:.1f} s of "
-        f"{statistics['seconds_stopped'] + statistics['seconds_running']:.1f} s; "
-        f"nt!PoolHitTag is 0x{statistics['pool_hit_tag']:08x}",
-    ]
+    page = Page(console.width(), console.palette())
+    page.heading("The practice kernel's own books, since it started (kdleak cannot see them)")
     tags = {"Leak", "Busy", *([result.tag.text] if result.tag else [])}
-    lines += [
-        f"  '{site['tag']}' {_name(site)}: {site['allocs']:,} allocated, {site['frees']:,} freed, "
-        f"{site['bytes']:,} bytes outstanding"
-        for site in child.result["ground_truth"]
-        if site["tag"] in tags and site["allocs"]
-    ]
-    return "\n".join(sanitise(line) for line in lines) + "\n"
+    for site in child.result["ground_truth"]:
+        if site["tag"] in tags and site["allocs"]:
+            page.paragraph(
+                f"'{site['tag']}' {_name(site)}: {site['allocs']:,} allocated, "
+                f"{site['frees']:,} freed, {site['bytes']:,} bytes outstanding",
+                hanging=2,
+            )
+    page.paragraph(
+        f"{hits} PoolHitTag breaks, {requests} KD requests answered, stopped "
+        f"{statistics['seconds_stopped']:.1f} s of "
+        f"{statistics['seconds_stopped'] + statistics['seconds_running']:.1f} s (nobody works on "
+        "this machine, so it was watched without the pauses a real hunt makes); "
+        f"nt!PoolHitTag is 0x{statistics['pool_hit_tag']:08x}.",
+        hanging=2,
+    )
+    if _agrees(child.result, result):
+        page.paragraph("The books agree: the call site accused is the one that leaks.", role="good")
+    elif result.accused is None:
+        page.paragraph("No call site was accused: watch longer with --hits.", role="warn")
+    else:
+        page.paragraph("The books do NOT agree with the call site accused.", role="bad")
+    return page.text()
 
 
 def _agrees(books: dict[str, Any], result: HuntResult) -> bool:

@@ -16,7 +16,7 @@ from kdleak.hunt_options import HuntOptions, RankOptions
 from kdleak.journal import Journal
 from kdleak.report.json_report import hunt_json
 from kdleak.report.text import render_hunt
-from kdleak.result import HuntResult, RankBy, StopReason
+from kdleak.result import HuntResult, Judgement, RankBy, StopReason
 from kdleak.tags import PoolTag
 
 
@@ -46,7 +46,11 @@ from kdleak.tags import PoolTag
     help="Snapshots within the interval.",
 )
 @click.option(
-    "--hits", type=click.IntRange(min=1), default=500, show_default=True, help="Stop after."
+    "--hits",
+    type=click.IntRange(min=1),
+    default=500,
+    show_default=True,
+    help="End after so many hits.",
 )
 @click.option(
     "--seconds",
@@ -54,7 +58,7 @@ from kdleak.tags import PoolTag
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="Stop after.",
+    help="End after so many seconds of watching.",
 )
 @click.option(
     "--max-stop-share",
@@ -174,7 +178,9 @@ def command(
         console.narrate(str(error))  # the lesser evil: it must not hide the exit code
     finally:
         if as_json or output is not None:
-            # The safety line must be seen whatever the result is written to.
+            # The answer and the safety line must be seen whatever the result is written to.
+            for sentence in result.verdict:
+                console.narrate(sentence)
             console.narrate(result.disarm.sentence())
     return code
 
@@ -215,6 +221,9 @@ def exit_code(result: HuntResult) -> ExitCode:
         return ExitCode.INTERRUPTED
     if result.stop_reason in _TROUBLE:
         return ExitCode.INCOMPLETE if result.hits else ExitCode.TARGET
-    if not result.hits or result.completeness.gaps:
+    open_question = result.accused is None and any(
+        site.judgement in (Judgement.SUSPECTED, Judgement.TOO_FEW) for site in result.sites
+    )
+    if not result.hits or result.completeness.gaps or open_question:
         return ExitCode.INCOMPLETE
     return ExitCode.DONE

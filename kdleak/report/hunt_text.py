@@ -47,8 +47,9 @@ def render_hunt(
     tag = f"'{result.tag}'" if result.tag is not None else "no tag"
     page.line(f"Hunt of {tag} in {result.where} ({target_words(result.target)}, {result.engine})")
     page.heading("Verdict")
-    for sentence in result.verdict:
-        page.paragraph(sentence, hanging=2, role="bad" if result.accused else "")
+    for index, sentence in enumerate(result.verdict):
+        accusation = index == 0 and result.accused is not None
+        page.paragraph(sentence, hanging=2, role="bad" if accusation else "")
     _ending(page, result)
     if result.sites:
         _sites(page, result.sites, top)
@@ -128,7 +129,7 @@ def _ending(page: Page, result: HuntResult) -> None:
 
 def _sites(page: Page, sites: Sequence[CallSite], top: int) -> None:
     shown = sites[:top]
-    titles = ("Outstanding", "Blocks", "Allocs", "Frees")
+    titles = ("Outstanding", "Blocks", "Allocs", "Freed here")
     rows = [
         (
             unknown(site.outstanding_bytes, site.outstanding_unsized),
@@ -144,7 +145,8 @@ def _sites(page: Page, sites: Sequence[CallSite], top: int) -> None:
     page.row(titles, widths, "Call site")
     for site, row in zip(shown, rows):
         page.row(row, widths, str(site.frame.symbol), _ROLES[site.judgement])
-        page.paragraph(f"{site.judgement.value}: {site.sentence}", indent=6, hanging=2)
+        if site.judgement is not Judgement.FREES_ONLY:  # the columns say it all
+            page.paragraph(f"{site.judgement.value}: {site.sentence}", indent=6, hanging=2)
         if site.allocs and site.blame.address != site.frame.address:
             page.paragraph(f"on behalf of {site.blame.symbol}", indent=6, hanging=2)
 
@@ -205,18 +207,18 @@ def _watched(page: Page, done: Completeness) -> None:
         text += f"; {done.requests:,} requests in all"
     page.paragraph(text + ".", hanging=2)
     for count, words in (
-        (done.late_hits, "arrived after a disarm"),
-        (done.broken_stacks, "have a stack that ends early"),
-        (done.unaddressed, "have no known block address"),
-        (done.unsized, "have no known block size"),
+        (done.late_hits, "that arrived after a disarm"),
+        (done.broken_stacks, "with a stack that ends early"),
+        (done.unaddressed, "without a known block address, so left out of the pairing"),
+        (done.unsized, "without a known block size, so left out of the bytes"),
     ):
         if count:
-            page.paragraph(f"{count:,} of the hits {words}.")
+            page.paragraph(f"Hits {words}: {count:,}.")
 
 
 def _pairing(page: Page, result: HuntResult) -> None:
     pairing = result.pairing
-    parts = [f"{pairing.paired:,} frees matched to their allocation"]
+    parts = [f"Frees matched to their allocation: {pairing.paired:,}"]
     for count, words in (
         (pairing.frees_of_older, "frees of blocks from before the watch"),
         (pairing.frees_unaddressed, "frees of unknown address"),
@@ -224,5 +226,5 @@ def _pairing(page: Page, result: HuntResult) -> None:
         (pairing.unwatched, "blocks out of sight in a pause"),
     ):
         if count:
-            parts.append(f"{count:,} {words}")
+            parts.append(f"{words}: {count:,}")
     page.paragraph("; ".join(parts) + ".", hanging=2)

@@ -94,11 +94,19 @@ def test_a_jump_ten_times_as_big_is_picked_before_a_trickle() -> None:
     assert "measure longer" in reason
 
 
-def test_a_wild_tag_alone_is_picked_with_a_warning() -> None:
+def test_a_wild_tag_alone_is_not_picked_but_named() -> None:
     suspect, reason, _ = picked({"Wild": WILD, "Big ": BIG})
-    assert suspect is not None
-    assert suspect.tag.text == "Wild"
+    assert suspect is None
+    assert "'Wild'" in reason
     assert "going up and down" in reason
+    assert "--tag" in reason
+
+
+def test_bytes_without_blocks_are_no_leak() -> None:
+    resized = [(10, 0, 500), (11, 1, 600), (12, 2, 700), (13, 3, 800)]
+    suspect, reason, _ = picked({"Irp ": resized})
+    assert suspect is None
+    assert "No tag grew" in reason
 
 
 def test_nothing_grew_is_an_answer() -> None:
