@@ -333,8 +333,8 @@ def test_the_verdict_in_words() -> None:
     assert "Its counters say otherwise" in in_use
     assert "3 of 59 blocks allocated here stayed far longer" in words(queue.hits)
     assert "No allocation or free of tag 'Leak' was seen." in words([], 0)
-    assert "did not grow" in words([], 0)
-    assert "shrank by 7 bytes" in words([], -7)
+    assert "nonpaged +0 bytes in +4 blocks" in words([], 0)
+    assert "nonpaged -7 bytes" in words([], -7)
 
 
 def test_the_verdict_names_whom_the_framework_allocates_for() -> None:
