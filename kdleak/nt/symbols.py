@@ -232,7 +232,8 @@ class Symbols:
         raise SymbolNotFound(
             f"looking up {name}",
             reason.partition(": ")[2] or "the module has no symbols",
-            f"give the folder with the PDB of {module.file_name or module.name} as symbol path",
+            f"put the PDB of {module.file_name or module.name} into a folder or symbol store "
+            "(WinDbg or symchk fetches it) and name that with -y or in _NT_SYMBOL_PATH",
         )
 
     def nearest(self, address: int) -> Symbolized:
