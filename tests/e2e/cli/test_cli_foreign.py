@@ -111,7 +111,7 @@ def test_reboot_between_two_hunts(practice, start, journal):
     hunt.kill()
     assert len(journal()) == 1
     reboot(target.connection)
-    again = start("hunt", "-k", target.connection, "--tag", "Leak", "--hits", 20).ends(0)
+    again = start("hunt", "-k", target.connection, "--tag", "Leak", "--hits", 20).hunted()
     assert "restarted" in again.err
     assert again.out.splitlines()[-1] == SAFE
     assert journal() == []
@@ -158,13 +158,13 @@ def test_reboot_while_armed_over_kdnet(practice, start, journal):
 def test_images_loaded_meanwhile(practice, start):
     """A driver is loaded while the tag is armed: that is no foreign stop."""
     target = practice("serial", rate=SLOW, late_driver_at_tick=100)
-    hunt = start("hunt", "-k", target.connection, "--tag", "Busy", "--hits", 30).ends(0)
+    hunt = start("hunt", "-k", target.connection, "--tag", "Busy", "--hits", 30).hunted()
     assert "busydrv!" in hunt.out
     target.assert_unharmed()
 
 
 def test_prints_meanwhile(practice, start):
     target = practice("serial", print_every_ticks=2)
-    hunt = start("hunt", "-k", target.connection, "--tag", "Leak", "--hits", 60).ends(0)
+    hunt = start("hunt", "-k", target.connection, "--tag", "Leak", "--hits", 60).hunted()
     assert hunt.out.splitlines()[-1] == SAFE
     assert target.assert_unharmed()["prints"] > 5

@@ -51,7 +51,7 @@ def test_hunt_after_kill(practice, start, journal, link):
     """The next hunt repairs what the killed one left, says so, and goes on."""
     target = practice(link)
     hunt_until_killed(start, target, journal, random.Random(4))
-    hunt = start("hunt", "-k", target.connection, "--tag", "Leak", "--hits", 30).ends(0)
+    hunt = start("hunt", "-k", target.connection, "--tag", "Leak", "--hits", 30).hunted()
     assert "earlier hunt" in hunt.err
     assert hunt.out.splitlines()[-1] == SAFE
     assert journal() == []
@@ -115,7 +115,7 @@ def test_damaged_journal(practice, start, state, journal):
     target = practice("serial")
     state.mkdir()
     (state / "com-broken.json").write_text('{"format": "kdleak.jour', encoding="utf-8")
-    hunt = start("hunt", "-k", target.connection, "--tag", "Leak", "--hits", 20).ends(0)
+    hunt = start("hunt", "-k", target.connection, "--tag", "Leak", "--hits", 20).hunted()
     assert "com-broken.json" in hunt.err + hunt.out
     restored = start("restore", "-k", target.connection).ends(0)
     assert "com-broken.json" in restored.out

@@ -109,7 +109,7 @@ def test_two_hunts_over_kdnet(practice, start):
     first = start(*hunting(target, "--hits", 150)).says("Armed")
     second = start(*hunting(target)).ends(3, timeout=20)
     assert "UDP port" in second.complaint
-    first.ends(0)
+    first.hunted()
     assert first.out.splitlines()[-1] == SAFE
     target.assert_unharmed()
 
@@ -150,7 +150,7 @@ class Noise:
 def test_garbage_datagrams(practice, start):
     target = practice("kdnet")
     with Noise(target.port, 11) as noise:
-        hunt = start(*hunting(target, "--hits", 80)).ends(0)
+        hunt = start(*hunting(target, "--hits", 80)).hunted()
         assert hunt.out.splitlines()[-1] == SAFE
     assert noise.sent > 100
     target.assert_unharmed()
@@ -168,7 +168,7 @@ def test_wrong_key_datagrams_meanwhile(practice, start):
     """A second machine with another key is set up for the same port."""
     target = practice("kdnet")
     other = practice("kdnet", port=target.port, key="8.7.6.5", seed=3)
-    hunt = start(*hunting(target, "--hits", 60)).ends(0)
+    hunt = start(*hunting(target, "--hits", 60)).hunted()
     assert hunt.out.splitlines()[-1] == SAFE
     target.assert_unharmed()
     other.assert_unharmed()
@@ -232,7 +232,7 @@ def test_target_frozen_while_armed(practice, start, journal, link):
     assert hunt.process.returncode in (0, 4), hunt.err + hunt.out
     assert hunt.out.splitlines()[-1] == SAFE
     assert journal() == []
-    target.assert_unharmed()
+    target.assert_unharmed(hunt.err + hunt.out)
 
 
 def test_target_frozen_and_given_up(practice, start, journal):
@@ -315,7 +315,7 @@ def test_symbol_path_in_the_environment(practice, start, tmp_path):
     folder = pdb_folder(tmp_path, IMAGES / "ntkrnlmp.pdb")
     hunt = start(
         *hunting(target, "--hits", 20), env={**NO_PRACTICE, "_NT_SYMBOL_PATH": str(folder)}
-    ).ends(0)
+    ).hunted()
     # The drivers' PDBs are not there: module and offset name the place.
     assert re.search(r"leakydrv\+0x[0-9a-f]+", hunt.out)
     target.assert_unharmed()

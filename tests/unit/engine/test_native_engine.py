@@ -434,7 +434,7 @@ def test_reload_reads_the_list_again():
 
 def test_symbols_without_any_say_what_to_give():
     engine, _ = attached()
-    with pytest.raises(SymbolNotFound, match="symbol path"):
+    with pytest.raises(SymbolNotFound, match="symbol store"):
         engine.symbol("nt!PoolHitTag")
     with pytest.raises(SymbolNotFound, match="no module is called nosuch"):
         engine.symbol("nosuch!x")
