@@ -147,7 +147,7 @@ def test_output_file(practice, start, tmp_path):
     target = practice("serial")
     file = tmp_path / "hunt.json"
     command = ["hunt", "-k", target.connection, "--tag", "Leak", "--hits", 30, "-o", file, "--json"]
-    first = start(*command).ends(0)
+    first = start(*command).hunted()
     assert first.out == ""
     assert first.err.splitlines()[-1] == SAFE
     validate(json.loads(file.read_text(encoding="utf-8")), "hunt")
