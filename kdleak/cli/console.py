@@ -110,6 +110,9 @@ def _write_file(text: str, output: Path) -> None:
         try:
             file.write(text)
             file.close()
+            mask = os.umask(0)
+            os.umask(mask)
+            temporary.chmod(0o666 & ~mask)  # as any other new file, not for its owner alone
             temporary.replace(output)
         except BaseException:
             temporary.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Optional
 
 import click
 
+from kdleak import __version__
 from kdleak.cli.target_options import KEY_VARIABLE, FiniteRange
 from kdleak.errors import ExitCode, MissingDependency, UsageError
 from kdleak.kd.connection import parse_connection
@@ -107,7 +108,12 @@ def command(
         on_ready=ready,
     )
     if as_json:
-        click.echo(json.dumps(result.as_json(), indent=1))
+        head = {
+            "format": "kdleak.practice",
+            "format_version": "1.0",
+            "generator": {"name": "kdleak", "version": __version__},
+        }
+        click.echo(json.dumps({**head, **result.as_json()}, indent=1))
     else:
         click.echo("\n".join(result.statistics.lines()))
         for site in result.ground_truth:
