@@ -9,6 +9,7 @@ import click
 
 from kdleak.cli import console
 from kdleak.cli.session import attached
+from kdleak.cli.shared_options import ranking_options, result_options
 from kdleak.cli.target_options import FiniteRange, TargetChoice, choose_target, target_options
 from kdleak.errors import ExitCode, KdleakError
 from kdleak.hunt import explain, hunt
@@ -23,28 +24,7 @@ from kdleak.tags import PoolTag
 @click.command("hunt")
 @target_options
 @click.option("--tag", metavar="TAG", help="The tag to hunt. Default: the one that grows.")
-@click.option(
-    "--by",
-    type=click.Choice([by.value for by in RankBy]),
-    default=RankBy.GROWTH.value,
-    show_default=True,
-    help="How to choose the tag when none is given.",
-)
-@click.option(
-    "--interval",
-    type=FiniteRange(min=0.1),
-    default=30.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long growth is measured to choose the tag.",
-)
-@click.option(
-    "--snapshots",
-    type=click.IntRange(min=2),
-    default=4,
-    show_default=True,
-    help="Snapshots within the interval.",
-)
+@ranking_options
 @click.option(
     "--hits",
     type=click.IntRange(min=1),
@@ -94,9 +74,7 @@ from kdleak.tags import PoolTag
     help="Frames of a stack.",
 )
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Sites.")
-@click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
-@click.option("-o", "output", type=click.Path(path_type=Path), help="Write the result to a file.")
-@click.option("--force", is_flag=True, help="Overwrite the file of -o.")
+@result_options
 @click.option(
     "--explain", "explain_only", is_flag=True, help="Print the WinDbg commands, do nothing."
 )

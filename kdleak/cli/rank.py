@@ -10,7 +10,8 @@ import click
 
 from kdleak.cli import console
 from kdleak.cli.session import attached
-from kdleak.cli.target_options import FiniteRange, choose_target, target_options
+from kdleak.cli.shared_options import ranking_options, result_options
+from kdleak.cli.target_options import choose_target, target_options
 from kdleak.errors import ExitCode, JournalError
 from kdleak.hunt_options import RankOptions
 from kdleak.journal import Journal
@@ -25,33 +26,10 @@ _POOLS = {"both": None, "nonpaged": Pool.NONPAGED, "paged": Pool.PAGED}
 
 @click.command("rank")
 @target_options
-@click.option(
-    "--by",
-    type=click.Choice([by.value for by in RankBy]),
-    default=RankBy.GROWTH.value,
-    show_default=True,
-    help="Order: growth over the interval, or bytes outstanding now.",
-)
-@click.option(
-    "--interval",
-    type=FiniteRange(min=0.1),
-    default=30.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long the target runs between the first and the last snapshot.",
-)
-@click.option(
-    "--snapshots",
-    type=click.IntRange(min=2),
-    default=4,
-    show_default=True,
-    help="Snapshots within the interval.",
-)
+@ranking_options
 @click.option("--pool", type=click.Choice(list(_POOLS)), default="both", show_default=True)
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Rows.")
-@click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
-@click.option("-o", "output", type=click.Path(path_type=Path), help="Write the result to a file.")
-@click.option("--force", is_flag=True, help="Overwrite the file of -o.")
+@result_options
 def command(
     connection: Optional[str],
     symbol_path: Optional[str],
