@@ -207,6 +207,8 @@ class TargetRun:
         """
         deadline = None if timeout is None else self._clock() + timeout
         if self.stopped:
+            if self._catch_up():
+                return self._stop  # it has stopped anew, and nobody has seen that stop yet
             self.go()
         while True:
             self._wait(deadline)
@@ -215,6 +217,27 @@ class TargetRun:
             self.absorbed += 1
             self._surplus_left -= 1
             self.go()
+
+    def _catch_up(self) -> bool:
+        """Notice that the target has stopped anew behind our back; True when it has.
+
+        A continue whose acknowledgement was lost may have been obeyed all the same. To step
+        over the old break then, with the old registers, would wreck the new stop's thread.
+        """
+        state = self._host.state
+        if not self.stopped or state is None or state is self._change:
+            return False
+        known = self._change
+        if known is not None and (state.raw, state.program_counter) == (
+            known.raw,
+            known.program_counter,
+        ):
+            # The same stop told again, or one just like it: its registers are read again.
+            self._change = state
+            self._context = None
+            return False
+        self._note_stop(state)
+        return True
 
     def _expect_surplus(self) -> None:
         self._surplus_seconds = _SURPLUS_SECONDS
@@ -234,6 +257,7 @@ class TargetRun:
     def go(self) -> None:
         """Step over a break instruction and let the target run; does not wait."""
         with self._hold:
+            self._catch_up()
             self._step_over()
             self._host.resume(continue_status(self._stop))
             self._left()

@@ -17,6 +17,7 @@ from kdleak.kd.packets import (
     Api,
     Machine,
     Manipulate,
+    NewState,
     Packet,
     PacketType,
     StateChange,
@@ -312,9 +313,28 @@ class KdRequests:
         while (packet := self._receive(wait)) is not None:
             if packet.type == PacketType.STATE_MANIPULATE:
                 wait = 0.0
-            elif packet.type != PacketType.STATE_CHANGE64:
+            elif packet.type == PacketType.STATE_CHANGE64:
+                self._take_state_told_again(packet)
+            else:
                 self._take_unasked(packet, restarts=False)
         self._reply_owed = False
+
+    def _take_state_told_again(self, packet: Packet) -> None:
+        """A state change of a target that is stopped already.
+
+        Mostly the present one, sent again after a RESET. But a continue whose acknowledgement
+        was lost may have been obeyed after all, and the target has stopped anew since: its
+        registers are others now.
+        """
+        try:
+            state = parse_state_change(packet.payload, self.machine)
+        except ProtocolError:
+            self.unread += 1
+            return
+        if state.new_state == NewState.EXCEPTION:
+            if self.state is None or state.raw != self.state.raw:
+                self._context_written = False
+            self.state = state
 
     def _take_unasked(self, packet: Packet, *, restarts: bool) -> StateChange | None:
         """Serve a packet that is no reply; returns the state change when it is a stop."""
@@ -338,7 +358,8 @@ class KdRequests:
                     continue
                 if reply.api == api and (api not in _MEMORY_APIS or reply.union[:8] == union[:8]):
                     return reply
-            elif packet.type != PacketType.STATE_CHANGE64:
+            elif packet.type == PacketType.STATE_CHANGE64:
+                self._take_state_told_again(packet)
+            else:
                 self._take_unasked(packet, restarts=False)
-            # A state change now is the present one, sent again after a RESET.
         return None

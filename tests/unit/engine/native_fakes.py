@@ -63,6 +63,7 @@ class ScriptedHost:
 
     max_read = 0x400
     break_in_pending = False
+    state = None
 
     def __init__(self, *script: Any, version: Version | None = None) -> None:
         self.script = list(script)

@@ -474,6 +474,35 @@ def test_close_leaves_the_target_running_behind_the_break():
     assert engine.stop.kind is StopKind.STILL_RUNNING
 
 
+def test_a_stop_behind_our_back_is_not_stepped_over_with_old_registers():
+    """A continue was obeyed though its acknowledgement was lost; the target has stopped anew."""
+    engine, host = attached(exception(HIT), 1.0)
+    engine.resume(5)
+    engine.registers()  # of the first stop
+    host.state = exception(HIT + 0x500)
+    host.register("rbx", 0x1234)
+    host.log.clear()
+    stop = engine.resume(5)
+    assert stop.program_counter == HIT + 0x500
+    assert "resume" not in host.log
+    assert engine.registers()["rbx"] == 0x1234
+    engine.resume(0.5)
+    written = host.contexts_set[-1]
+    assert struct.unpack_from("<Q", written, 0xF8) == (HIT + 0x501,)
+    assert struct.unpack_from("<Q", written, 0x90) == (0x1234,)
+
+
+def test_the_same_stop_told_again_is_no_second_stop():
+    engine, host = attached(exception(HIT), 1.0)
+    first = engine.resume(5)
+    engine.registers()
+    host.state = exception(HIT)
+    host.register("rbx", 0x77)
+    assert engine.resume(0.5).kind is StopKind.STILL_RUNNING
+    assert struct.unpack_from("<Q", host.contexts_set[-1], 0x90) == (0x77,)
+    assert first.program_counter == HIT
+
+
 def test_leaving_waits_for_a_break_in_that_is_still_on_its_way():
     engine, host = attached(exception(HIT), break_in(), 1.0)
     engine.resume(5)
