@@ -23,6 +23,8 @@ class DirectHost:
     """Time is counted in ticks of the machine: ``clock`` goes with it."""
 
     max_read = 0x400
+    break_in_pending = False
+    state = None
 
     def __init__(self, machine: PracticeMachine, tick_seconds: float = 0.01) -> None:
         self.machine = machine
