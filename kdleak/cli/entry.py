@@ -43,6 +43,10 @@ def main(arguments: Optional[List[str]] = None) -> NoReturn:
     with contextlib.suppress(ValueError):
         # Ctrl+C from here on has nothing left to end, and would change the exit code.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # CPython remembers a KeyboardInterrupt that came through the exec() of a text (dataclasses
+    # are made so, during imports), even when it was handled, and would end the process by SIGINT
+    # instead of with our exit code. The next exec() makes it forget.
+    exec("")  # noqa: S102
     sys.exit(code)
 
 
