@@ -75,9 +75,6 @@ from kdleak.tags import PoolTag
 )
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Sites.")
 @result_options
-@click.option(
-    "--explain", "explain_only", is_flag=True, help="Print the WinDbg commands, do nothing."
-)
 def command(
     connection: Optional[str],
     symbol_path: Optional[str],

@@ -50,11 +50,6 @@ class PracticeChild:
         """What ``-k`` takes; holds the key."""
         return f"net:port={self.port},key={self.key}"
 
-    @property
-    def public_connection(self) -> str:
-        """The same, fit for output."""
-        return f"net:port={self.port},key=..."
-
 
 @contextmanager
 def practice_child(*, seed: int, rate: float, build: int = 22621) -> Iterator[PracticeChild]:

@@ -13,6 +13,7 @@ from kdleak.cli.session import attached
 from kdleak.cli.shared_options import ranking_options, result_options
 from kdleak.cli.target_options import choose_target, target_options
 from kdleak.errors import ExitCode, JournalError
+from kdleak.explain import explain_rank
 from kdleak.hunt_options import RankOptions
 from kdleak.journal import Journal
 from kdleak.model import Pool, StopKind
@@ -43,6 +44,7 @@ def command(
     as_json: bool,
     output: Optional[Path],
     force: bool,
+    explain_only: bool,
 ) -> int:
     """Rank the pool tags of a live target by growth, or by what they hold.
 
@@ -55,8 +57,6 @@ def command(
       kdleak rank -k net:port=50000,key=1.2.3.4 --interval 600 --snapshots 7
       kdleak rank -k com:ipport=4555,port=127.0.0.1 --by used --json > tags.json
     """
-    console.refuse_overwrite(output, force=force)
-    choice = choose_target(connection, symbol_path, timeout, verbose)
     options = RankOptions(
         by=RankBy(by),
         seconds=interval,
@@ -65,6 +65,11 @@ def command(
         interrupt_timeout=timeout,
     )
     options.check()
+    if explain_only:
+        console.print_result(explain_rank(options))
+        return ExitCode.DONE
+    console.refuse_overwrite(output, force=force)
+    choice = choose_target(connection, symbol_path, timeout, verbose)
     view = console.ProgressView()
     with view.shown(), attached(choice, view.narrate) as session:
         _tell_left_over(session.engine.where, view.narrate)

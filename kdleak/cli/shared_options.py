@@ -51,7 +51,7 @@ def ranking_options(function: _Function) -> _Function:
 
 
 def result_options(function: _Function) -> _Function:
-    """Add ``--json``, ``-o`` and ``--force`` to a command."""
+    """Add ``--json``, ``-o``, ``--force`` and ``--explain`` to a command."""
     return _add(
         [
             click.option(
@@ -64,6 +64,12 @@ def result_options(function: _Function) -> _Function:
                 help="Write the result to a file.",
             ),
             click.option("--force", is_flag=True, help="Overwrite the file of -o."),
+            click.option(
+                "--explain",
+                "explain_only",
+                is_flag=True,
+                help="Print the WinDbg commands, do nothing.",
+            ),
         ],
         function,
     )

@@ -77,7 +77,33 @@ def build_greeting(host: str) -> bytes:
     return bytes(8) + pack_address(host)[:11:-1]
 
 
-class HostSession:
+class _Session:
+    """What both roles do with a datagram; each knows its own control and data."""
+
+    rejected: int
+
+    def open(self, raw: bytes, source: Address, now: float) -> bytes | None:
+        """Take in a datagram; returns the payload of a new, authentic data datagram."""
+        payload = None
+        taken = False
+        if looks_like_kdnet(raw):
+            if raw[5] == CHANNEL_CONTROL:
+                taken = self._take_control(raw, source, now)
+            else:
+                payload = self._take_data(raw, source, now)
+                taken = payload is not None
+        if not taken:
+            self.rejected += 1
+        return payload
+
+    def _take_control(self, raw: bytes, source: Address, now: float) -> bool:
+        raise NotImplementedError
+
+    def _take_data(self, raw: bytes, source: Address, now: float) -> bytes | None:
+        raise NotImplementedError
+
+
+class HostSession(_Session):
     """The debugger's half of the handshake and the channel.
 
     Args:
@@ -158,20 +184,6 @@ class HostSession:
         channel.sent += 1
         datagram = Datagram(channel.version, CHANNEL_DATA, channel.sent, True, payload)
         return seal(self._key, channel.cbc_key, datagram), channel.address
-
-    def open(self, raw: bytes, source: Address, now: float) -> bytes | None:
-        """Take in a datagram; returns the payload of a new, authentic data datagram."""
-        payload = None
-        taken = False
-        if looks_like_kdnet(raw):
-            if raw[5] == CHANNEL_CONTROL:
-                taken = self._take_control(raw, source, now)
-            else:
-                payload = self._take_data(raw, source, now)
-                taken = payload is not None
-        if not taken:
-            self.rejected += 1
-        return payload
 
     def _take_data(self, raw: bytes, source: Address, now: float) -> bytes | None:
         for channel in (self._channel, *self._candidates):
@@ -269,7 +281,7 @@ class HostSession:
         self.outgoing.append((seal(self._key, self._key.control, answer), source))
 
 
-class TargetSession:
+class TargetSession(_Session):
     """The debuggee's half of the handshake and the channel.
 
     Args:
@@ -355,20 +367,6 @@ class TargetSession:
         channel.sent += 1
         datagram = Datagram(self._version, CHANNEL_DATA, channel.sent, False, payload)
         return seal(self._key, channel.cbc_key, datagram), channel.address
-
-    def open(self, raw: bytes, source: Address, now: float) -> bytes | None:
-        """As HostSession.open."""
-        payload = None
-        taken = False
-        if looks_like_kdnet(raw):
-            if raw[5] == CHANNEL_CONTROL:
-                taken = self._take_control(raw, source, now)
-            else:
-                payload = self._take_data(raw, source, now)
-                taken = payload is not None
-        if not taken:
-            self.rejected += 1
-        return payload
 
     def _take_data(self, raw: bytes, source: Address, now: float) -> bytes | None:
         channel = self._channel

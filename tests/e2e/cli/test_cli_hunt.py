@@ -137,6 +137,13 @@ def test_restore_with_nothing_to_do(practice, start):
     target.assert_unharmed()
 
 
+def test_explain_of_a_ranking_needs_no_target(start):
+    text = start("rank", "--explain", "--pool", "nonpaged").ends(0)
+    assert "!poolused 2" in text.out
+    assert "!poolused 4" not in text.out
+    assert ".reload" in text.out
+
+
 def test_explain_touches_nothing(start):
     text = start("hunt", "--tag", "Leak", "--explain").ends(0)
     assert "nt!PoolHitTag" in text.out
