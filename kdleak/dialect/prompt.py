@@ -1,0 +1,141 @@
+"""Prompts of the debugger, and the command behind each.
+
+Kernel prompts (``0: kd>``, ``kd>``, ``lkd>``, ``0: Kd>``, ``## kd>``), user-mode ones
+(``2:041>``), two on one line (``2:000>1: kd>``), prompts whose signs a page removed (``0 kd``),
+and the echo of a program that drives the engine (``kd>> k``).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Optional
+
+from kdleak.dialect.source import Line
+
+_NUMBERED = r"(?:\|\|?[0-9]{1,3}:)?(?:[0-9]{1,4}: ?)?"
+_KERNEL = rf"{_NUMBERED}l?[kK][dD](?::[a-z0-9]{{2,6}})?>{{1,2}}"
+_USER = r"(?:\|[0-9]{1,3}:)?[0-9]{1,3}:[0-9]{3,5}(?::[a-z0-9]{2,6})?>"
+
+PROMPT_PATTERN = rf"(?:## )?(?:(?P<outer>{_USER}) ?)?(?P<prompt>{_KERNEL})"
+"""A kernel prompt, for use inside other patterns; it has the groups ``outer`` and ``prompt``."""
+
+_KERNEL_PROMPT = re.compile(rf"[ \t]*(?P<signs>## )?(?:(?P<outer>{_USER}) ?)?(?P<prompt>{_KERNEL})")
+_USER_PROMPT = re.compile(rf"[ \t]*(?P<prompt>{_USER})(?![0-9])")
+_BARE_PROMPT = re.compile(r"[ \t]*(?P<prompt>>)(?=[ \t]|\Z)")
+_SIGNLESS_PROMPT = re.compile(r"[ \t]*(?P<prompt>[0-9]{1,4} l?kd)(?=[ \t]|\Z)")
+_CPU = re.compile(r"([0-9]{1,4})(?:: ?| )l?[kK][dD]")
+
+_COMMAND_WORD = re.compile(
+    r"[ \t]*(?:[!.|~?][!.\w?*|~]*|"
+    r"k[bcdfLMnpPstv]{0,4}|d[abcdDfpqstuvwWy]|dps|dqs|dds|d[pqd][aus]|e[abdDfpquwza]|"
+    r"g|gh|gn|gu|gc|p|pa|pc|pt|t|ta|tb|tc|tt|wt|r|rdmsr|wrmsr|u|ub|uf|up|a|ln|lm\w*|ld|ls[apf]?|"
+    r"x|s|sx\w*|b[acdelmpsu]\d?|q|qq|qd|z|j|as|ad|al|vertarget|version|poolhittag)"
+    r"(?=[ \t@/;\"']|\Z)",
+    re.IGNORECASE,
+)
+"""The first word of a command: needed only where the sign before it is no certain prompt."""
+
+_STAMP = re.compile(r"[ \t]+\[(?P<stamp>[^\[\]]*[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?(?: [AP]M)?)\]\Z")
+_BRACKETED = re.compile(r"[ \t]+\[(?P<remark>[^\[\]]*[A-Za-z][^\[\]]*)\]\Z")
+_SLASHES = re.compile(r"(?:\A|[ \t]+)//(?P<remark>.*)\Z")
+_HASH = re.compile(r"[ \t]+#[ \t](?P<remark>.*)\Z")
+_SEMICOLON = re.compile(r"[ \t]*;[ \t]*(?P<remark>[A-Za-z][^;\"]*)\Z")
+_SENTENCE = re.compile(r"[A-Za-z]+(?: [A-Za-z,']+){2,}[ .!]*\Z")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt and what was typed behind it.
+
+    Attributes:
+        prompt: as printed ("0: kd>"), without blanks around it.
+        command: as typed, without prompt and remarks; "" at an empty prompt.
+        cpu: number of the processor, None where the prompt shows none.
+        line: number of the line.
+        remark: what the author wrote behind the command, without its sign; "" if nothing.
+        stamp: stamp of a remote session ("Local        8:38 AM"), "" if there is none.
+        outer: user-mode prompt in front of this one ("2:000>"), "" if there is none.
+    """
+
+    prompt: str
+    command: str
+    cpu: Optional[int]
+    line: int
+    remark: str = ""
+    stamp: str = ""
+    outer: str = ""
+
+    @property
+    def local_kernel(self) -> bool:
+        """Whether the debugger looks at the machine it runs on (``lkd>``)."""
+        return "lkd" in self.prompt
+
+    @property
+    def user_mode(self) -> bool:
+        """Whether it is the prompt of a user-mode debugger."""
+        return "kd" not in self.prompt.lower() and self.prompt != ">"
+
+
+def is_prompt(text: str) -> bool:
+    """Whether a line begins with a prompt."""
+    return _match(text) is not None
+
+
+def _match(text: str) -> Optional[re.Match[str]]:
+    if ">" in text:
+        found = _KERNEL_PROMPT.match(text) or _USER_PROMPT.match(text)
+        if found:
+            return found
+        found = _BARE_PROMPT.match(text)
+    elif "kd" in text:
+        found = _SIGNLESS_PROMPT.match(text)
+    else:
+        return None
+    if found and (found.end() == len(text.rstrip()) or _COMMAND_WORD.match(text, found.end())):
+        return found
+    return None
+
+
+def find_prompt(line: Line) -> Optional[Prompt]:
+    """The prompt at the start of a line with its command; None if there is none."""
+    found = _match(line.text)
+    if found is None:
+        return None
+    groups = found.groupdict()
+    prompt = (groups.get("signs") or "") + found["prompt"]
+    cpu = _CPU.search(prompt)
+    rest, stamp = _cut(line.text[found.end() :].strip(), _STAMP, "stamp")
+    command, remark = split_remark(rest)
+    return Prompt(
+        prompt,
+        command,
+        int(cpu.group(1)) if cpu else None,
+        line.number,
+        remark,
+        stamp,
+        groups.get("outer") or "",
+    )
+
+
+def split_remark(text: str) -> tuple[str, str]:
+    """A command as typed, and the author's remark behind it ("" if there is none).
+
+    ``//`` and ``#`` behind a blank, a bracketed sentence at the end, and words behind a
+    semicolon that are no command are remarks.
+    """
+    for pattern in (_SLASHES, _BRACKETED, _HASH):
+        command, remark = _cut(text, pattern, "remark")
+        if remark or command != text:
+            return command, remark
+    found = _SEMICOLON.search(text)
+    if found and (_SENTENCE.match(found["remark"]) or not _COMMAND_WORD.match(found["remark"])):
+        return text[: found.start()].rstrip(), found["remark"].strip()
+    return text, ""
+
+
+def _cut(text: str, pattern: re.Pattern[str], group: str) -> tuple[str, str]:
+    found = pattern.search(text)
+    if found is None:
+        return text, ""
+    return text[: found.start()].rstrip(), found[group].strip()
