@@ -1,0 +1,131 @@
+"""Fields that the outputs of several extensions share: addresses, tags, gaps, failure lines.
+
+Also the way an output finds the command it answers: on its own first line, or on the prompt line
+just above it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Callable, Optional, Sequence
+
+from kdleak.dialect.prompt import find_prompt, split_remark
+from kdleak.dialect.source import Line
+from kdleak.tags import PoolTag
+
+ADDRESS = r"(?:0x)?[0-9a-fA-F]{8}(?:[`']?[0-9a-fA-F]{8})?(?![0-9a-zA-Z_`'])"
+"""An address in any of its forms: 8 or 16 digits, with or without ``0x``, backtick, apostrophe."""
+
+LOOK_AHEAD = 4
+"""Lines that a reader looks past one it does not know, for a row of its own."""
+
+LOOK_BEHIND = 3
+"""Lines that a reader looks up for the command of the output it stands in."""
+
+_WHOLE_ADDRESS = re.compile(ADDRESS + r"\Z")
+
+_PREAMBLE = re.compile(
+    r"\*{3} CacheSize too low|Max cache size is\s{0,9}:|Total memory in cache\s{0,9}:|"
+    r"Number of regions cached\s{0,9}:|[0-9]{1,12} full reads broken into|counts\s{0,9}: [0-9]|"
+    r"bytes\s{0,9}: [0-9]|\*\* [A-Za-z]{1,20} PTEs are implicitly decoded"
+)
+
+_FAILURE = re.compile(
+    r"\bis not (?:a )?valid\b|\bunable to\b|\bfailed to\b|\bcould not\b|\bcannot\b|\bcan't\b|"
+    r"\bdoes(?:n't| not) look like\b|\bcorrupt|\bis invalid\b|\bchecking (?:for|to|large)\b|"
+    r"\bnot (?:mapped|present|found|available)\b|\berror\b|\bwrong\b|\bheap key\b|\bno export\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Where an output begins, and the command it answers.
+
+    Attributes:
+        command: as typed, without prompt and remarks; None if the text does not show it.
+        first: index of the first line behind the command line.
+    """
+
+    command: Optional[str]
+    first: int
+
+
+def read_address(text: str) -> Optional[int]:
+    """The address that a text consists of, None if it is none."""
+    if not _WHOLE_ADDRESS.match(text):
+        return None
+    return int(text.replace("`", "").replace("'", ""), 16)
+
+
+def pad_tag(text: str) -> str:
+    """Four characters of a tag whose blanks at the end were cut off."""
+    return text[:4].ljust(4)
+
+
+def certain_tag(text: Optional[str]) -> Optional[PoolTag]:
+    """The tag behind four printed characters.
+
+    None where they do not say which bytes they stand for: a dot may be any byte that does not
+    print, and a character outside ASCII depends on the code page of the debugger's machine.
+    """
+    if text is None or len(text) != 4 or "." in text or not text.strip():
+        return None
+    if not all(0x20 <= ord(character) < 0x7F for character in text):
+        return None
+    return PoolTag.parse(text)
+
+
+def is_gap(text: str) -> bool:
+    """Whether an author left something out here: ``......``, ``[...]``, ``... many more``."""
+    bare = text[:64].strip()
+    return bare.startswith(("...", "[...", "<...", "\N{HORIZONTAL ELLIPSIS}")) or (
+        bare != "" and not bare.strip(".") and len(text.strip(" .\t")) == 0
+    )
+
+
+def is_preamble(text: str) -> bool:
+    """Whether the debugger talks about its cache here, as it does before long searches."""
+    return _PREAMBLE.match(text[:200].lstrip()) is not None
+
+
+def is_failure(text: str) -> bool:
+    """Whether a line says, in the debugger's words, that something could not be done."""
+    return _FAILURE.search(text[:400]) is not None
+
+
+def is_extension(command: str, name: str) -> bool:
+    """Whether a command line calls an extension, such as ``!pool`` or ``.reload;!kdexts.pool``."""
+    for part in command[:400].split(";"):
+        word = part.split(None, 1)[0].lower() if part.strip() else ""
+        if word.startswith("!") and word[1:].rpartition(".")[2] == name:
+            return True
+    return False
+
+
+def find_opening(
+    lines: Sequence[Line], index: int, accepts: Callable[[str], bool]
+) -> Optional[Opening]:
+    """The command line at an index, if it is one whose output the caller reads."""
+    line = lines[index]
+    prompt = find_prompt(line)
+    if prompt is not None:
+        return Opening(prompt.command, index + 1) if accepts(prompt.command) else None
+    text = line.text[:400].strip()
+    if text.startswith("!"):
+        command = split_remark(text)[0]
+        if accepts(command):
+            return Opening(command, index + 1)
+    return None
+
+
+def find_opening_above(
+    lines: Sequence[Line], index: int, accepts: Callable[[str], bool]
+) -> Optional[Opening]:
+    """The command line just above an index, blank lines between them not counted."""
+    for above in range(index - 1, max(index - 1 - LOOK_BEHIND, -1), -1):
+        if lines[above].text.strip():
+            found = find_opening(lines, above, accepts)
+            return Opening(found.command, index) if found else None
+    return None
