@@ -39,11 +39,14 @@ ENGINE_FILES = (
 )
 
 SOURCES = {
-    "kd.exe": ("kd.c", ("-lole32", "-luuid", "-lversion")),
+    "kd.exe": ("kd.c", ("-lole32", "-luuid")),
     "kdfix.dll": ("kdfix.c", ("-shared",)),
     "mscoree.dll": ("mscoree.c", ("-shared", "-luuid")),
     "python.exe": ("python.c", ("-municode",)),
     "kdexts.dll": ("kdexts.c", ("-shared", "-luuid")),
+    "ext.dll": ("noexts.c", ("-shared",)),
+    "exts.dll": ("noexts.c", ("-shared",)),
+    "kext.dll": ("noexts.c", ("-shared",)),
 }
 
 UNUSED_STDLIB = ("test", "lib-dynload", "site-packages", "idlelib", "tkinter", "turtledemo")
@@ -172,14 +175,13 @@ def compile_sources(places: Places) -> None:
         "kdfix.dll": [places.kd, places.python],
         "mscoree.dll": [places.python],
         "python.exe": [places.python],
-        "kdexts.dll": [places.extensions],
     }
     with tempfile.TemporaryDirectory(dir=places.root) as scratch:
         for name, (source, libraries) in SOURCES.items():
             built = Path(scratch) / name
             command = [COMPILER, *OPTIONS, "-o", str(built), str(HERE / "src" / source)]
             run([*command, *libraries], f"{source} does not compile")
-            for folder in folders[name]:
+            for folder in folders.get(name, [places.extensions]):
                 shutil.copy(built, folder / name)
 
 

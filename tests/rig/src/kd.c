@@ -171,27 +171,6 @@ static DWORD WINAPI read_input(void *unused)
 
 /* ---- the session */
 
-static void banner(HMODULE engine)
-{
-    char path[MAX_PATH];
-    DWORD ignored;
-    VS_FIXEDFILEINFO *version = NULL;
-    UINT length;
-    GetModuleFileNameA(engine, path, sizeof path);
-    DWORD size = GetFileVersionInfoSizeA(path, &ignored);
-    void *info = size ? malloc(size) : NULL;
-    if (info && GetFileVersionInfoA(path, 0, size, info))
-        VerQueryValueA(info, "\\", (void **)&version, &length);
-    printf("\nMicrosoft (R) Windows Debugger Version %u.%u.%u.%u AMD64\n"
-           "Copyright (c) Microsoft Corporation. All rights reserved.\n\n",
-           version ? HIWORD(version->dwFileVersionMS) : 0,
-           version ? LOWORD(version->dwFileVersionMS) : 0,
-           version ? HIWORD(version->dwFileVersionLS) : 0,
-           version ? LOWORD(version->dwFileVersionLS) : 0);
-    fflush(stdout);
-    free(info);
-}
-
 static ULONG status(void)
 {
     ULONG now = DEBUG_STATUS_NO_DEBUGGEE;
@@ -222,7 +201,7 @@ static int is_command(const char *line, const char *command)
 static void serve_prompts(void)
 {
     while (status() == DEBUG_STATUS_BREAK) {
-        CALL(control, OutputPrompt, DEBUG_OUTCTL_ALL_CLIENTS, "> ");
+        CALL(control, OutputPrompt, DEBUG_OUTCTL_ALL_CLIENTS, " ");
         struct line *line = take_line();
         if (!line || is_command(line->text, "qd"))
             end_session(DEBUG_END_ACTIVE_DETACH);
@@ -283,7 +262,6 @@ int main(int count, char **arguments)
     if (FAILED(result = CALL(client, QueryInterface, &IID_IDebugControl, (void **)&control)))
         fail("the engine lacks IDebugControl", result);
     CALL(client, SetOutputCallbacks, &output);
-    banner(engine);
 
     /* A program started in a process group of its own is born deaf to Ctrl+C. */
     SetConsoleCtrlHandler(NULL, FALSE);

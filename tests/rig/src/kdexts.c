@@ -247,7 +247,7 @@ static void print_row(struct session *session, const struct row *row, ULONG flag
 static void print_header(struct session *session, ULONG flags)
 {
     if (flags & VERBOSE)
-        say(session, "%36s%45s\n Tag%13s%12s%10s%13s%13s%12s%10s%13s\n\n", "NonPaged", "Paged",
+        say(session, "%36s%46s\n Tag%13s%12s%10s%13s%13s%12s%10s%13s\n\n", "NonPaged", "Paged",
             "Allocs", "Frees", "Diff", "Used", "Allocs", "Frees", "Diff", "Used");
     else
         say(session, "%23s%23s\n Tag%11s%13s%11s%13s\n\n", "NonPaged", "Paged", "Allocs", "Used",
