@@ -29,12 +29,16 @@ class Resumed:
             give back control otherwise (inside WinDbg the thread that waits is the one that
             executes); the target is stopped then.
         processor: number of the processor that stopped, None where the binding does not say.
+        code: NTSTATUS of the exception that stopped it, where the binding knows it without text.
+        first_chance: as the binding says; means nothing without ``code``.
     """
 
     text: str = ""
     running: bool = False
     broke_in: bool = False
     processor: Optional[int] = None
+    code: Optional[int] = None
+    first_chance: bool = True
 
 
 class QuickAccess(Protocol):
@@ -65,6 +69,10 @@ class Channel(Protocol):
     @property
     def where(self) -> str:
         """The target as the user named it, without secrets."""
+
+    @property
+    def session(self) -> str:
+        """What is at the other end: ``LIVE_KERNEL``, ``LOCAL_KERNEL`` or ``DUMP``."""
 
     @property
     def quick(self) -> Optional[QuickAccess]:
