@@ -18,7 +18,8 @@ from pathlib import Path
 
 from kdleak.cli.practice_child import practice_child
 from kdleak.cli.target_options import practice_symbols
-from kdleak.engine.native import NativeEngine, attach_native, block_finder
+from kdleak.engine.blocks import block_finder
+from kdleak.engine.native import NativeEngine, attach_native
 from kdleak.hunt import hunt
 from kdleak.hunt_options import HuntOptions
 from kdleak.journal import Journal

@@ -162,7 +162,7 @@ def command(
 
 def run_hunt(choice: TargetChoice, options: HuntOptions) -> HuntResult:
     """Attach, hunt, leave."""
-    from kdleak.engine.native import block_finder  # noqa: PLC0415 - heavy, and needs extras
+    from kdleak.engine.blocks import block_finder  # noqa: PLC0415 - only once it is needed
 
     view = console.ProgressView()
     with view.shown(), attached(choice, view.narrate) as session:

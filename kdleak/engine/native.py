@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from kdleak.engine.base import Engine
 from kdleak.engine.native_boot import await_windows
-from kdleak.engine.native_memory import KdMemory, StackReader
+from kdleak.engine.native_memory import KdMemory
 from kdleak.engine.native_modules import LoadedImages
 from kdleak.engine.native_run import Landmarks, TargetRun
 from kdleak.engine.native_signals import HoldSignals
 from kdleak.engine.native_target import Identity, identify, machine_of
+from kdleak.engine.stack_reader import StackReader
 from kdleak.errors import (
     LinkError,
     MemoryNotWritten,
@@ -42,8 +43,6 @@ from kdleak.model import (
     Symbolized,
     TargetInfo,
 )
-from kdleak.nt.bigpages import BigPageTable
-from kdleak.nt.block import BlockFinder
 from kdleak.nt.kdbg import find_debugger_data
 from kdleak.nt.memory import CachedMemory
 from kdleak.nt.pool import PoolTagTables
@@ -92,7 +91,7 @@ class NativeEngine:
         self._run = TargetRun(host, self._hold, clock)
         self._memory = KdMemory(host, self._hold, lambda: self._run.stopped)
         self._cache = CachedMemory(self._memory)
-        self._stacks = StackReader(host, self._hold)
+        self._stacks = StackReader(self._read_once, lambda: host.max_read)
         self._places = parse_symbol_path(symbol_path)
         self._identity: Identity | None = None
         self._images: LoadedImages | None = None
@@ -371,6 +370,10 @@ class NativeEngine:
         )
         return Stack(frames, found.end)
 
+    def _read_once(self, address: int, size: int) -> bytes:
+        with self._hold:
+            return self.host.read_virtual_once(address, size)
+
     def _stack_of_stop(self, pointer: int) -> StackMemory:
         if self._stack is None or self._stack[0] != self._run.number:
             data = self._stacks.read(pointer, self._stacks.size)
@@ -448,10 +451,3 @@ def attach_native(
         engine.close()
         raise
     return engine
-
-
-def block_finder(engine: Engine, tag: PoolTag) -> BlockFinder:
-    """What finds the blocks of a tag's hits on an attached engine."""
-    target = engine.target
-    big_pages = BigPageTable(engine, engine.symbol, target.build, target.pointer_size)
-    return BlockFinder(engine, target.pointer_size, tag, big_pages, build=target.build)

@@ -95,6 +95,9 @@ class _Walk:
         code: MemoryReader,
     ) -> None:
         self.values = [registers.get(name, 0) & _MASK for name in REGISTERS]
+        # Where callees saved a register: read only when an outer frame is built on it, since
+        # the bytes between the stack pointer and the return address may cost a request.
+        self._saved: dict[int, int] = {}
         self.rip = registers.get("rip", 0) & _MASK
         self._tables = tables
         self._stack = stack
@@ -146,9 +149,10 @@ class _Walk:
 
     def _undo_epilog(self, epilog: Epilog) -> None:
         if epilog.base is not None:
-            self.values[RSP] = (self.values[epilog.base] + epilog.adjust) & _MASK
+            self.values[RSP] = (self._value(epilog.base) + epilog.adjust) & _MASK
         for register in epilog.pops:
-            self.values[register] = self._pop()
+            self._restore(register, self.values[RSP])
+            self.values[RSP] = (self.values[RSP] + 8) & _MASK
 
     def _undo_function(
         self, table: FunctionTable, function: RuntimeFunction, info: UnwindInfo
@@ -174,18 +178,19 @@ class _Walk:
             info.parent is not None
             or any(code.op is Op.SET_FPREG and code.offset <= done for code in info.codes)
         ):
-            base = (values[info.frame_register] - info.frame_offset) & _MASK
+            base = (self._value(info.frame_register) - info.frame_offset) & _MASK
         for code in info.codes:
             if code.offset > done:
                 continue
             if code.op is Op.PUSH_NONVOL:
-                values[code.info] = self._pop()
+                self._restore(code.info, values[RSP])
+                values[RSP] = (values[RSP] + 8) & _MASK
             elif code.op in (Op.ALLOC_SMALL, Op.ALLOC_LARGE):
                 values[RSP] = (values[RSP] + code.operand) & _MASK
             elif code.op is Op.SET_FPREG:
                 values[RSP] = base
             elif code.op in (Op.SAVE_NONVOL, Op.SAVE_NONVOL_FAR):
-                values[code.info] = self._load(base + code.operand)
+                self._restore(code.info, base + code.operand)
             elif code.op is Op.PUSH_MACHFRAME:
                 self._machine_frame(8 if code.info else 0)
                 return True
@@ -199,18 +204,32 @@ class _Walk:
         self._interrupted = True
 
     def _return(self) -> None:
-        self.rip = self._pop()
-
-    def _pop(self) -> int:
-        value = self._load(self.values[RSP])
+        self.rip = self._load(self.values[RSP])
         self.values[RSP] = (self.values[RSP] + 8) & _MASK
-        return value
+
+    def _restore(self, register: int, address: int) -> None:
+        """Note where a register was saved."""
+        if register == RSP:
+            self.values[RSP] = self._load(address)
+        else:
+            self._saved[register] = self._checked(address)
+
+    def _value(self, register: int) -> int:
+        """A register's value in this frame."""
+        address = self._saved.pop(register, None)
+        if address is not None:
+            self.values[register] = self._load(address)
+        return self.values[register]
 
     def _load(self, address: int) -> int:
+        return int.from_bytes(self._stack.read(self._checked(address), 8), "little")
+
+    @staticmethod
+    def _checked(address: int) -> int:
         address &= _MASK
         if address & 7 or address < _KERNEL_SPACE:
             raise _WalkOverError(StackEnd.IMPLAUSIBLE)
-        return int.from_bytes(self._stack.read(address, 8), "little")
+        return address
 
     def _check(self) -> None:
         """Whether the caller found can be one."""

@@ -6,7 +6,8 @@ import pytest
 from direct_host import DirectHost
 from practice_wire import symbol_path
 
-from kdleak.engine.native import NativeEngine, block_finder
+from kdleak.engine.blocks import block_finder
+from kdleak.engine.native import NativeEngine
 from kdleak.kd.packets import Api
 from kdleak.model import BlockTrust, HitKind, Pool, StackEnd, StopKind
 from kdleak.practice.images import BUILDS

@@ -11,7 +11,8 @@ import time
 import pytest
 from practice_wire import KEY, practice_target, symbol_path
 
-from kdleak.engine.native import NativeEngine, attach_native, block_finder
+from kdleak.engine.blocks import block_finder
+from kdleak.engine.native import NativeEngine, attach_native
 from kdleak.errors import KdleakError, LinkError, WrongKey
 from kdleak.model import HitKind, StackEnd, StopKind
 from kdleak.practice.workload import Workload

@@ -24,8 +24,8 @@ from native_fakes import (
 
 from kdleak.engine.base import Engine
 from kdleak.engine.native import NativeEngine
-from kdleak.engine.native_memory import StackReader
 from kdleak.engine.native_signals import HoldSignals
+from kdleak.engine.stack_reader import StackReader
 from kdleak.errors import (
     LinkLost,
     MemoryNotWritten,
@@ -267,7 +267,7 @@ def test_page_behind_a_stack_may_come_back():
     engine.resume(5)
     engine.stack()
     host.fill(STACK, b"\x01" * 0x1000)
-    reader = StackReader(host, HoldSignals())
+    reader = StackReader(host.read_virtual_once, lambda: host.max_read)
     assert len(reader.read(STACK - 0x90, 0x200)) == 0x200
     del host.memory[STACK >> 12]
     assert len(reader.read(STACK - 0x90, 0x200)) == 0x90
@@ -280,7 +280,7 @@ def test_page_behind_a_stack_may_come_back():
 
 
 def test_stack_size_is_learned():
-    reader = StackReader(ScriptedHost(), HoldSignals())
+    reader = StackReader(ScriptedHost().read_virtual_once, lambda: ScriptedHost.max_read)
     assert reader.size == 0x400
     reader.learn(0x88)
     assert reader.size == 0x100
