@@ -12,7 +12,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from kdleak.engine.base import Engine
 from kdleak.engine.native_boot import await_windows
 from kdleak.engine.native_memory import KdMemory
 from kdleak.engine.native_modules import LoadedImages
