@@ -1,4 +1,4 @@
-"""Fields that the outputs of several extensions share: addresses, tags, gaps, failure lines.
+"""Fields that the outputs of several extensions share: addresses, gaps, failure lines.
 
 Also the way an output finds the command it answers: on its own first line, or on the prompt line
 just above it.
@@ -10,12 +10,14 @@ import re
 from dataclasses import dataclass
 from typing import Callable, Optional, Sequence
 
-from kdleak.dialect.prompt import find_prompt, split_remark
+from kdleak.dialect.addresses import ADDRESS as _ADDRESS
+from kdleak.dialect.addresses import parse_address
+from kdleak.dialect.prompt import find_prompt
 from kdleak.dialect.source import Line
-from kdleak.tags import PoolTag
+from kdleak.dialect.typed_command import typed_command
 
-ADDRESS = r"(?:0x)?[0-9a-fA-F]{8}(?:[`']?[0-9a-fA-F]{8})?(?![0-9a-zA-Z_`'])"
-"""An address in any of its forms: 8 or 16 digits, with or without ``0x``, backtick, apostrophe."""
+ADDRESS = rf"(?:0x)?{_ADDRESS}(?![0-9a-zA-Z_`'])"
+"""An address as a whole word, with or without ``0x`` in front."""
 
 LOOK_AHEAD = 4
 """Lines that a reader looks past one it does not know, for a row of its own."""
@@ -54,27 +56,7 @@ class Opening:
 
 def read_address(text: str) -> Optional[int]:
     """The address that a text consists of, None if it is none."""
-    if not _WHOLE_ADDRESS.match(text):
-        return None
-    return int(text.replace("`", "").replace("'", ""), 16)
-
-
-def pad_tag(text: str) -> str:
-    """Four characters of a tag whose blanks at the end were cut off."""
-    return text[:4].ljust(4)
-
-
-def certain_tag(text: Optional[str]) -> Optional[PoolTag]:
-    """The tag behind four printed characters.
-
-    None where they do not say which bytes they stand for: a dot may be any byte that does not
-    print, and a character outside ASCII depends on the code page of the debugger's machine.
-    """
-    if text is None or len(text) != 4 or "." in text or not text.strip():
-        return None
-    if not all(0x20 <= ord(character) < 0x7F for character in text):
-        return None
-    return PoolTag.parse(text)
+    return parse_address(text) if _WHOLE_ADDRESS.match(text) else None
 
 
 def is_gap(text: str) -> bool:
@@ -105,27 +87,34 @@ def is_extension(command: str, name: str) -> bool:
 
 
 def find_opening(
-    lines: Sequence[Line], index: int, accepts: Callable[[str], bool]
+    lines: Sequence[Line], index: int, name: str, accepts: Optional[Callable[[str], bool]] = None
 ) -> Optional[Opening]:
-    """The command line at an index, if it is one whose output the caller reads."""
+    """The command line at an index, if it is one whose output the caller reads.
+
+    Args:
+        lines: the log.
+        index: of the line in question.
+        name: the extension's name in lower case, without the sign.
+        accepts: whether a command of this name is meant; all are if it is not given.
+    """
     line = lines[index]
     prompt = find_prompt(line)
-    if prompt is not None:
-        return Opening(prompt.command, index + 1) if accepts(prompt.command) else None
-    text = line.text[:400].strip()
-    if text.startswith("!"):
-        command = split_remark(text)[0]
-        if accepts(command):
-            return Opening(command, index + 1)
-    return None
+    command: Optional[str]
+    if prompt is not None and is_extension(prompt.command, name):
+        command = prompt.command
+    else:
+        command = typed_command(line.text, name)
+    if command is None or (accepts is not None and not accepts(command)):
+        return None
+    return Opening(command, index + 1)
 
 
 def find_opening_above(
-    lines: Sequence[Line], index: int, accepts: Callable[[str], bool]
+    lines: Sequence[Line], index: int, name: str, accepts: Optional[Callable[[str], bool]] = None
 ) -> Optional[Opening]:
     """The command line just above an index, blank lines between them not counted."""
     for above in range(index - 1, max(index - 1 - LOOK_BEHIND, -1), -1):
         if lines[above].text.strip():
-            found = find_opening(lines, above, accepts)
+            found = find_opening(lines, above, name, accepts)
             return Opening(found.command, index) if found else None
     return None

@@ -11,22 +11,21 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import List, Optional, Sequence, Tuple, Union
 
+from kdleak.dialect.addresses import parse_address
 from kdleak.dialect.fields import (
     ADDRESS,
     LOOK_AHEAD,
     Opening,
-    certain_tag,
     find_opening,
     find_opening_above,
-    is_extension,
     is_failure,
     is_gap,
     is_preamble,
-    pad_tag,
     read_address,
 )
 from kdleak.dialect.prompt import is_prompt
 from kdleak.dialect.source import Line, Source, Unparsed, lines_of
+from kdleak.dialect.tag_text import certain_tag, padded
 from kdleak.tags import PoolTag
 
 _HEX = r"(?:0x)?([0-9a-fA-F]{1,16})(?![0-9a-zA-Z_])"
@@ -102,7 +101,7 @@ class PoolBlock:
         """The tag, where the printed characters say for certain which four bytes it has."""
         if self.state is BlockState.FREE and self.tag == "Free":
             return None
-        return certain_tag(self.tag)
+        return certain_tag(self.tag) if self.tag is not None else None
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,7 @@ def _read_tag(text: str) -> Tuple[Optional[str], str, str]:
     if not text:
         return None, "", "no tag in the row"
     if len(text) <= 4:
-        return pad_tag(text), "", ""
+        return padded(text), "", ""
     if text[4] in " \t":
         return text[:4], text[4:].strip(), ""
     return None, "", "more than four characters where the tag belongs"
@@ -220,7 +219,7 @@ def read_block_row(line: Line, *, marked: bool = True) -> Optional[Union[BlockRo
         column = _TAG_COLUMN[state.lower() + blank] - (0 if marked else 1)
         current, behind = _cut_tag(text[found.end() :], column)
         block = PoolBlock(
-            address=_address(address),
+            address=parse_address(address),
             size=int(size, 16),
             previous_size=int(previous, 16),
             state=BlockState(state.lower()),
@@ -234,11 +233,11 @@ def read_block_row(line: Line, *, marked: bool = True) -> Optional[Union[BlockRo
         star, address, free, tag, size = found.groups()
         return BlockRow(
             PoolBlock(
-                address=_address(address),
+                address=parse_address(address),
                 size=int(size, 16),
                 previous_size=None,
                 state=BlockState.FREE if free else BlockState.ALLOCATED,
-                tag=pad_tag(tag),
+                tag=padded(tag),
                 current=bool(star),
                 large=True,
                 line=line.number,
@@ -250,13 +249,13 @@ def read_block_row(line: Line, *, marked: bool = True) -> Optional[Union[BlockRo
         star, address, size, data, pool = found.groups()
         current, behind = _cut_tag(text[found.end() :], 2)
         block = PoolBlock(
-            address=_address(address),
+            address=parse_address(address),
             size=int(size, 16),
             previous_size=None,
             state=BlockState.ALLOCATED,
             tag=None,
             current=bool(star) or current,
-            data=_address(data),
+            data=parse_address(data),
             pool=pool.strip(),
             line=line.number,
         )
@@ -264,10 +263,6 @@ def read_block_row(line: Line, *, marked: bool = True) -> Optional[Union[BlockRo
     if _NEAR_ROW.search(text[:200]):
         return Unparsed(line.number, line.text, "looks like the row of a pool block, but is none")
     return None
-
-
-def _address(text: str) -> int:
-    return int(text.replace("`", "").replace("'", ""), 16)
 
 
 def _with_tag(block: PoolBlock, behind: str, line: Line) -> BlockRow:
@@ -280,18 +275,14 @@ def _with_tag(block: PoolBlock, behind: str, line: Line) -> BlockRow:
     return BlockRow(replace(block, tag=tag, protected=protected, process=process), tuple(unparsed))
 
 
-def _is_pool(command: str) -> bool:
-    return is_extension(command, "pool")
-
-
 def starts_pool(lines: Sequence[Line], index: int) -> bool:
     """Whether an output of ``!pool`` begins at a line: its command, page line or a row."""
-    if find_opening(lines, index, _is_pool):
+    if find_opening(lines, index, "pool"):
         return True
     line = lines[index]
     if _PAGE.match(line.text.lstrip()) or isinstance(read_block_row(line), BlockRow):
         return True
-    return is_failure(line.text) and find_opening_above(lines, index, _is_pool) is not None
+    return is_failure(line.text) and find_opening_above(lines, index, "pool") is not None
 
 
 @dataclass
@@ -318,7 +309,7 @@ class _PageBuilder:
             return self._take_row(line) or self._take_note(line) or self._take_words(line)
         if not self.empty:
             return False
-        self.address = _address(page.group(1))
+        self.address = parse_address(page.group(1))
         self.region = page.group(2).strip()
         return True
 
@@ -391,7 +382,7 @@ def _read_note(text: str) -> Optional[PooltagNote]:
     if cut >= 0 and description[:cut].rstrip().endswith(","):
         binary = description[cut + len("Binary :") :].strip() or None
         description = description[:cut].rstrip()[:-1].rstrip()
-    return PooltagNote(pad_tag(text[:colon].rstrip()), description, binary)
+    return PooltagNote(padded(text[:colon].rstrip()), description, binary)
 
 
 def _own_row_follows(lines: Sequence[Line], index: int) -> bool:
@@ -406,8 +397,8 @@ def _own_row_follows(lines: Sequence[Line], index: int) -> bool:
 def take_pool(lines: Sequence[Line], index: int) -> Tuple[Pool, int]:
     """Read the output of one ``!pool``; the second value is the first line behind it."""
     opening = (
-        find_opening(lines, index, _is_pool)
-        or find_opening_above(lines, index, _is_pool)
+        find_opening(lines, index, "pool")
+        or find_opening_above(lines, index, "pool")
         or Opening(None, index)
     )
     page = _PageBuilder(opening.command)

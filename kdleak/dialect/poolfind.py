@@ -11,23 +11,22 @@ import re
 from dataclasses import dataclass, field
 from typing import List, Optional, Sequence, Tuple
 
+from kdleak.dialect.addresses import parse_address
 from kdleak.dialect.fields import (
     ADDRESS,
     LOOK_AHEAD,
     Opening,
-    certain_tag,
     find_opening,
     find_opening_above,
-    is_extension,
     is_failure,
     is_gap,
     is_preamble,
-    pad_tag,
     read_address,
 )
 from kdleak.dialect.pool import BlockState, read_block_row
 from kdleak.dialect.prompt import is_prompt
 from kdleak.dialect.source import Line, Source, Unparsed, lines_of
+from kdleak.dialect.tag_text import certain_tag, padded
 from kdleak.tags import PoolTag
 
 _HEADER = re.compile(
@@ -83,7 +82,7 @@ class FoundBlock:
     @property
     def pool_tag(self) -> Optional[PoolTag]:
         """The tag, where the printed characters say for certain which four bytes it has."""
-        return certain_tag(self.tag)
+        return certain_tag(self.tag) if self.tag is not None else None
 
 
 @dataclass(frozen=True)
@@ -165,10 +164,6 @@ class _Section:
         )
 
 
-def _is_poolfind(command: str) -> bool:
-    return is_extension(command, "poolfind")
-
-
 def _read_header(line: Line, command: Optional[str]) -> Optional[_Section]:
     text = line.text[:400].strip()
     found = _HEADER.match(text)
@@ -192,9 +187,9 @@ def _read_header(line: Line, command: Optional[str]) -> Optional[_Section]:
     by_value = _TAG_BY_VALUE.match(rest)
     plain = _TAG_QUOTED.match(rest) or _TAG_PLAIN.match(rest)
     if by_value:
-        section.tag_value, section.tag = int(by_value.group(1), 16), pad_tag(by_value.group(2))
+        section.tag_value, section.tag = int(by_value.group(1), 16), padded(by_value.group(2))
     elif plain:
-        section.tag = pad_tag(plain.group(1))
+        section.tag = padded(plain.group(1))
     return section
 
 
@@ -208,8 +203,8 @@ def _read_row(line: Line) -> Tuple[Optional[FoundBlock], Tuple[Unparsed, ...], b
         if kind and kind.endswith(" pool"):
             kind = kind[: -len(" pool")]
         row = FoundBlock(
-            address=int(address.replace("`", "").replace("'", ""), 16),
-            tag=pad_tag(tag),
+            address=parse_address(address),
+            tag=padded(tag),
             size=int(size, 16),
             pool=kind,
             line=line.number,
@@ -248,14 +243,14 @@ def starts_poolfind(lines: Sequence[Line], index: int) -> bool:
 
     Rows of the old layout look like those of ``!pool`` and count only below a header.
     """
-    if find_opening(lines, index, _is_poolfind):
+    if find_opening(lines, index, "poolfind"):
         return True
     line = lines[index]
     if _read_header(line, None) or _ROW.match(line.text[:400].strip()):
         return True
     if not (is_failure(line.text) or _STOPPED.match(line.text.lstrip())):
         return False
-    return find_opening_above(lines, index, _is_poolfind) is not None
+    return find_opening_above(lines, index, "poolfind") is not None
 
 
 class _Reader:
@@ -303,8 +298,8 @@ class _Reader:
 def take_poolfind(lines: Sequence[Line], index: int) -> Tuple[PoolFind, int]:
     """Read the output of one ``!poolfind``; the second value is the first line behind it."""
     opening = (
-        find_opening(lines, index, _is_poolfind)
-        or find_opening_above(lines, index, _is_poolfind)
+        find_opening(lines, index, "poolfind")
+        or find_opening_above(lines, index, "poolfind")
         or Opening(None, index)
     )
     reader = _Reader(opening.command)
