@@ -8,6 +8,7 @@ from typing import List, Optional, Tuple
 from kdleak.arm import ArmedTag
 from kdleak.diagnosis import checklist
 from kdleak.engine.base import Engine
+from kdleak.errors import ExitCode
 from kdleak.model import SymbolKind
 from kdleak.result import (
     NO_STACK,
@@ -16,6 +17,7 @@ from kdleak.result import (
     DisarmState,
     DisarmStatus,
     HuntResult,
+    Judgement,
     Pairing,
     RankResult,
     StopReason,
@@ -161,3 +163,28 @@ def _verdict_without_watch(result: HuntResult) -> Tuple[str, ...]:
     if result.stop_reason is StopReason.NOTHING_GREW and result.rank is not None:
         return (result.rank.reason, "Nothing was armed.")
     return (f"Nothing was armed: {result.stop_reason.value}.",)
+
+
+_TROUBLE = {
+    StopReason.FOREIGN_STOP,
+    StopReason.BREAK_IN,
+    StopReason.LINK_LOST,
+    StopReason.RESTARTED,
+    StopReason.ENGINE_ERROR,
+}
+
+
+def exit_code(result: HuntResult) -> ExitCode:
+    """What a hunt's outcome is to a calling program; an unconfirmed disarm outranks all else."""
+    if not result.disarm.safe:
+        return ExitCode.DISARM_NOT_CONFIRMED
+    if result.interrupted:
+        return ExitCode.INTERRUPTED
+    if result.stop_reason in _TROUBLE:
+        return ExitCode.INCOMPLETE if result.hits else ExitCode.TARGET
+    open_question = result.accused is None and any(
+        site.judgement in (Judgement.SUSPECTED, Judgement.TOO_FEW) for site in result.sites
+    )
+    if not result.hits or result.completeness.gaps or open_question:
+        return ExitCode.INCOMPLETE
+    return ExitCode.DONE

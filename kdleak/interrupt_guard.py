@@ -78,3 +78,18 @@ class InterruptGuard:
         if self._admitting:
             self._admitting = False  # once is enough; the next one must not hit the clean-up
             raise KeyboardInterrupt
+
+
+def take_signals() -> None:
+    """Make the signals that ask a process to end unwind it, so that the target is let go."""
+    for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):
+        number = getattr(signal, name, None)
+        # Ignored (nohup) stays ignored. Not in the main thread: the host's business.
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            with contextlib.suppress(ValueError):
+                signal.signal(number, _end)
+
+
+def _end(number: int, frame: Optional[FrameType]) -> None:
+    del number, frame
+    raise KeyboardInterrupt

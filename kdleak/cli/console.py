@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Iterator, Optional, TextIO
@@ -15,6 +14,8 @@ import click
 
 from kdleak.errors import IncompleteResult, UsageError
 from kdleak.report.palette import ANSI, PLAIN, Palette
+from kdleak.report.progress_text import describe
+from kdleak.report.result_file import refuse_overwrite, write_file
 from kdleak.report.sanitise import sanitise
 from kdleak.result import HuntPhase, HuntProgress
 
@@ -85,7 +86,7 @@ def write_result(text: str, output: Optional[Path], *, force: bool) -> None:
         return
     refuse_overwrite(output, force=force)
     try:
-        _write_file(text, output)
+        write_file(text, output)
     except OSError as error:
         # The result of a long hunt must not be lost with the file: print it instead.
         print_result(text)
@@ -94,49 +95,6 @@ def write_result(text: str, output: Optional[Path], *, force: bool) -> None:
             error.strerror or str(error),
             "the result is on stdout instead",
         ) from error
-
-
-def _write_file(text: str, output: Path) -> None:
-    """Write beside the file and put that in its place when it is whole."""
-    with tempfile.NamedTemporaryFile(
-        "w",
-        encoding="utf-8",
-        newline="\n",
-        dir=output.parent,
-        prefix=output.name + ".",
-        delete=False,
-    ) as file:
-        temporary = Path(file.name)
-        try:
-            file.write(text)
-            file.close()
-            mask = os.umask(0)
-            os.umask(mask)
-            temporary.chmod(0o666 & ~mask)  # as any other new file, not for its owner alone
-            temporary.replace(output)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-
-
-def refuse_overwrite(output: Optional[Path], *, force: bool) -> None:
-    """Refuse a file that exists, before the work and not after it.
-
-    Raises:
-        UsageError: the file exists and ``force`` is not set, or its folder does not.
-    """
-    if output is None:
-        return
-    if output.is_dir():
-        raise UsageError(f"writing {output}", "it is a folder", "name a file in it")
-    if output.exists() and not force:
-        raise UsageError(f"writing {output}", "the file exists", "add --force or name another file")
-    if not output.parent.is_dir():
-        raise UsageError(f"writing {output}", "its folder does not exist", "create the folder")
-    if not os.access(output.parent, os.W_OK):
-        raise UsageError(
-            f"writing {output}", "its folder cannot be written to", "name a file elsewhere"
-        )
 
 
 class ProgressView:
@@ -198,22 +156,3 @@ class ProgressView:
                 print(line, file=self._stream, flush=True)
                 self._last_line = now
             self._last_phase = progress.phase
-
-
-def describe(progress: HuntProgress) -> str:
-    """One line for one state of a hunt."""
-    phase = progress.phase.value
-    if progress.phase is HuntPhase.RANKING and progress.snapshots:
-        return f"{phase}: snapshot {progress.snapshot} of {progress.snapshots}"
-    if progress.phase in (HuntPhase.WATCHING, HuntPhase.RESTING):
-        line = (
-            f"{phase} '{progress.tag}': {progress.hits} of {progress.max_hits} hits "
-            f"({progress.allocs} allocs, {progress.frees} frees), "
-            f"{progress.seconds:.1f} of {progress.max_seconds:g} s, "
-            f"target stopped {progress.seconds_stopped:.2f} s"
-        )
-        if progress.sites:
-            site = progress.sites[0]
-            line += f"; most: {site.name}, {site.outstanding_bytes:,} bytes outstanding"
-        return line
-    return phase

@@ -7,11 +7,12 @@ from typing import Any
 import click
 
 from kdleak.cli import console
-from kdleak.cli.hunt import exit_code, run_hunt
+from kdleak.cli.hunt import run_hunt
 from kdleak.cli.practice_child import PracticeChild, practice_child
 from kdleak.cli.target_options import FiniteRange, choose_target
 from kdleak.errors import ExitCode
 from kdleak.hunt_options import HuntOptions, RankOptions
+from kdleak.hunt_outcome import exit_code
 from kdleak.report.page import Page
 from kdleak.report.text import render_hunt
 from kdleak.result import HuntResult

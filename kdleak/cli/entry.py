@@ -8,24 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import sys
 import traceback
 from pathlib import Path
-from types import FrameType
 from typing import List, NoReturn, Optional
 
 from kdleak.errors import ExitCode, KdleakError
-
-# A key in the wrong place of a command line comes back in what is said about that place. The
-# letters that stand for a key in our own advice are no secret.
-_SAMPLE = r"(?!a\.b\.c\.d\b|W\.X\.Y\.Z\b)"
-_KEY = r"[0-9a-z]{1,13}(?:\.[0-9a-z]{1,13}){3}"
-_BARE_KEY = re.compile(rf"(?<![0-9a-z.]){_SAMPLE}{_KEY}(?![0-9a-z.])", re.IGNORECASE)
-_NAMED_KEY = re.compile(
-    rf"((?:key|password)\s*=\s*){_SAMPLE}(?:{_KEY}|(?<==)[^\s,;'\")]+)", re.IGNORECASE
-)
+from kdleak.interrupt_guard import take_signals
 
 
 def main(arguments: Optional[List[str]] = None) -> NoReturn:
@@ -53,7 +43,7 @@ def main(arguments: Optional[List[str]] = None) -> NoReturn:
 def run(arguments: List[str]) -> int:
     """Run the command line and return its exit code."""
     try:
-        _take_signals()
+        take_signals()
         return _run(arguments)
     except KeyboardInterrupt as error:  # before or after click had the word
         return int(_explain(error))
@@ -82,21 +72,6 @@ def _run(arguments: List[str]) -> int:
             _trace_if_asked(arguments, error)
         return int(code)
     return int(outcome) if isinstance(outcome, int) else int(ExitCode.DONE)
-
-
-def _take_signals() -> None:
-    """Make the signals that ask a process to end unwind it, so that the target is let go."""
-    for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):
-        number = getattr(signal, name, None)
-        # Ignored (nohup) stays ignored. Not in the main thread: the host's business.
-        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
-            with contextlib.suppress(ValueError):
-                signal.signal(number, _end)
-
-
-def _end(number: int, frame: Optional[FrameType]) -> None:
-    del number, frame
-    raise KeyboardInterrupt
 
 
 def _flush() -> None:
@@ -136,6 +111,8 @@ def _explain_usage(error: BaseException) -> bool:
     """Say what click did not like; False when the error is none of click's."""
     import click  # noqa: PLC0415 - optional, see run()
 
+    from kdleak.report.secrets import without_keys  # noqa: PLC0415 - only needed on errors
+
     if not isinstance(error, click.ClickException):
         return False
     if type(error).__name__ == "NoArgsIsHelpError":
@@ -144,21 +121,17 @@ def _explain_usage(error: BaseException) -> bool:
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "kdleak"
     # What was typed is quoted here; a key may stand in it without saying so.
-    message = _BARE_KEY.sub("...", error.format_message()).rstrip(".?")
+    message = without_keys(error.format_message()).rstrip(".?")
     _complain(f"{message}. Next: {command} --help shows what there is.")
     return True
 
 
 def _complain(text: str) -> None:
     from kdleak.report.sanitise import sanitise  # noqa: PLC0415 - only needed on errors
+    from kdleak.report.secrets import without_secrets  # noqa: PLC0415 - only needed on errors
 
     with contextlib.suppress(OSError, ValueError):  # the terminal may be gone
         print("kdleak: " + sanitise(without_secrets(text)), file=sys.stderr)  # noqa: T201
-
-
-def without_secrets(text: str) -> str:
-    """The text with the value of everything called a key blanked."""
-    return _NAMED_KEY.sub(r"\1...", text)
 
 
 def _trace_if_asked(arguments: List[str], error: BaseException) -> None:

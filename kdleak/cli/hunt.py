@@ -14,10 +14,11 @@ from kdleak.cli.target_options import FiniteRange, TargetChoice, choose_target, 
 from kdleak.errors import ExitCode, KdleakError
 from kdleak.hunt import explain, hunt
 from kdleak.hunt_options import HuntOptions, RankOptions
+from kdleak.hunt_outcome import exit_code
 from kdleak.journal import Journal
 from kdleak.report.json_report import hunt_json
 from kdleak.report.text import render_hunt
-from kdleak.result import HuntResult, Judgement, RankBy, StopReason
+from kdleak.result import HuntResult, RankBy
 from kdleak.tags import PoolTag
 
 
@@ -177,28 +178,3 @@ def run_hunt(choice: TargetChoice, options: HuntOptions) -> HuntResult:
         # A link that could not be got back to disarm is not worth another wait.
         session.leave_stopped = result.leave_stopped or not result.disarm.safe
     return result
-
-
-_TROUBLE = {
-    StopReason.FOREIGN_STOP,
-    StopReason.BREAK_IN,
-    StopReason.LINK_LOST,
-    StopReason.RESTARTED,
-    StopReason.ENGINE_ERROR,
-}
-
-
-def exit_code(result: HuntResult) -> ExitCode:
-    """What a hunt's outcome is to a calling program; an unconfirmed disarm outranks all else."""
-    if not result.disarm.safe:
-        return ExitCode.DISARM_NOT_CONFIRMED
-    if result.interrupted:
-        return ExitCode.INTERRUPTED
-    if result.stop_reason in _TROUBLE:
-        return ExitCode.INCOMPLETE if result.hits else ExitCode.TARGET
-    open_question = result.accused is None and any(
-        site.judgement in (Judgement.SUSPECTED, Judgement.TOO_FEW) for site in result.sites
-    )
-    if not result.hits or result.completeness.gaps or open_question:
-        return ExitCode.INCOMPLETE
-    return ExitCode.DONE
