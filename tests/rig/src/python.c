@@ -1,9 +1,12 @@
-/* python.exe: hands its command line to python39.dll, as CPython's own does. */
+/* python.exe: hands its command line to python39.dll, as CPython's own does.
+ * kdfix.dll comes first, so that an engine loaded by pykd or pybag finds KDNET usable under Wine.
+ */
 #include <windows.h>
 #include <stdio.h>
 
 int wmain(int count, wchar_t **arguments)
 {
+    LoadLibraryW(L"kdfix.dll");
     HMODULE library = LoadLibraryW(L"python39.dll");
     int (*run)(int, wchar_t **) = library ? (void *)GetProcAddress(library, "Py_Main") : NULL;
     if (!run) {
