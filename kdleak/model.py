@@ -100,12 +100,15 @@ class PoolSnapshot:
         rows: one per tag, ordered by tag value.
         source: how the figures were obtained ("tag tables of 2 processors", or the commands).
         gaps: what could not be read, in words; empty when the snapshot is complete.
+        outstanding_only: the source shows only what is outstanding (``!poolused`` without its
+            verbose bit): ``allocs`` of every row is that number then, and ``frees`` 0.
     """
 
     taken_at: float
     rows: Tuple[TagUsage, ...]
     source: str
     gaps: Tuple[str, ...] = ()
+    outstanding_only: bool = False
 
     def find(self, tag: PoolTag) -> Optional[TagUsage]:
         """The row of a tag, or None."""

@@ -188,6 +188,7 @@ class _Measurement:
             stop=self.stop,
             stop_stack=self.stop_stack,
             interrupted=self.interrupted,
+            outstanding_only=any(snapshot.outstanding_only for snapshot in taken),
         )
 
 
@@ -215,18 +216,25 @@ def rank_rows(
     ]
     tags = sorted(set().union(*table))
     nothing = (PoolCounters(),) * len(pools)
+    traffic_known = not any(snapshot.outstanding_only for snapshot in snapshots)
     rows = []
     for tag in tags:
         history = [moment.get(tag, nothing) for moment in table]
         for index, which in enumerate(pools):
             counters = [moment[index] for moment in history]
             if any(item != PoolCounters() for item in (counters[0], counters[-1])):
-                rows.append(_row(tag, which, counters, running))
+                rows.append(_row(tag, which, counters, running, traffic_known))
     key = _used_key if by is RankBy.USED else _growth_key
     return tuple(sorted(rows, key=key))
 
 
-def _row(tag: PoolTag, pool: Pool, counters: Sequence[PoolCounters], running: float) -> RankRow:
+def _row(
+    tag: PoolTag,
+    pool: Pool,
+    counters: Sequence[PoolCounters],
+    running: float,
+    traffic_known: bool,
+) -> RankRow:
     growth = counters[-1].bytes - counters[0].bytes
     return RankRow(
         tag=tag,
@@ -234,17 +242,22 @@ def _row(tag: PoolTag, pool: Pool, counters: Sequence[PoolCounters], running: fl
         first=counters[0],
         last=counters[-1],
         bytes_series=tuple(item.bytes for item in counters),
-        trend=trend_of(counters),
+        trend=trend_of(counters, traffic_known=traffic_known),
         bytes_per_hour=growth * 3600 / running if len(counters) > 1 and running > 0 else None,
     )
 
 
-def trend_of(counters: Sequence[PoolCounters]) -> Trend:
+def trend_of(counters: Sequence[PoolCounters], *, traffic_known: bool = True) -> Trend:
     """How one tag in one pool moved over the snapshots.
 
     Steady means: it ended higher; on the way it never gave back more than a tenth of that; it
     rose in at least two steps; and it kept more blocks than a tag that allocates and frees at
     random would keep by chance, twice the square root of all its allocations and frees.
+
+    Args:
+        counters: in order of time.
+        traffic_known: False where only outstanding blocks were counted: then nothing tells
+            growth from chance, and no trend is called steady.
     """
     if len(counters) < 2:
         return Trend.NOT_MEASURED
@@ -255,6 +268,8 @@ def trend_of(counters: Sequence[PoolCounters]) -> Trend:
     if -sum(step for step in steps if step < 0) > growth * _FALL_BACK:
         return Trend.UP_AND_DOWN
     blocks = counters[-1].outstanding - counters[0].outstanding
+    if not traffic_known:
+        return Trend.UNCERTAIN
     traffic = counters[-1].allocs - counters[0].allocs + counters[-1].frees - counters[0].frees
     by_chance = _BY_CHANCE * math.sqrt(max(0, traffic))
     if sum(step > 0 for step in steps) < 2 or blocks < max(1.0, by_chance):

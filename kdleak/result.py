@@ -222,6 +222,7 @@ class RankResult:
         stop: a stop that was not ours and ended the ranking early, else None.
         stop_stack: the stack at that stop; empty when it could not be read.
         interrupted: Ctrl+C ended it early.
+        outstanding_only: allocs and frees of the rows are not known apart, see ``PoolSnapshot``.
     """
 
     target: TargetInfo
@@ -240,6 +241,7 @@ class RankResult:
     stop: Optional[Stop] = None
     stop_stack: Stack = NO_STACK
     interrupted: bool = False
+    outstanding_only: bool = False
 
     @property
     def leave_stopped(self) -> bool:

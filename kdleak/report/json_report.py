@@ -13,7 +13,7 @@ import json
 import time
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from kdleak import __version__
 from kdleak.allocator_frames import kernel_addresses
@@ -271,13 +271,14 @@ def _block(block: Block) -> Document:
     )
 
 
-def _counters(counters: PoolCounters) -> Document:
-    return {
-        "allocs": counters.allocs,
-        "frees": counters.frees,
-        "outstanding": counters.outstanding,
-        "bytes": counters.bytes,
-    }
+def _counters(counters: PoolCounters, *, outstanding_only: bool = False) -> Document:
+    uncounted = _Absent("only outstanding blocks were counted")
+    return _object(
+        allocs=uncounted if outstanding_only else counters.allocs,
+        frees=uncounted if outstanding_only else counters.frees,
+        outstanding=counters.outstanding,
+        bytes=counters.bytes,
+    )
 
 
 def _usage(usage: TagUsage) -> Document:
@@ -361,7 +362,7 @@ def _rank(result: RankResult) -> Document:
     suspect: Optional[int] = next(
         (index for index, row in enumerate(result.rows) if row == result.suspect), None
     )
-    rows: List[Document] = [_rank_row(row) for row in result.rows]
+    rows = [_rank_row(row, outstanding_only=result.outstanding_only) for row in result.rows]
     return _object(
         target=_target(result.target),
         engine=result.engine,
@@ -382,14 +383,14 @@ def _rank(result: RankResult) -> Document:
     )
 
 
-def _rank_row(row: RankRow) -> Document:
+def _rank_row(row: RankRow, *, outstanding_only: bool) -> Document:
     measured = len(row.bytes_series) > 1
     unmeasured = _Absent("one snapshot only")
     return _object(
         tag=_tag(row.tag),
         pool=_name(row.pool),
-        first=_counters(row.first),
-        last=_counters(row.last),
+        first=_counters(row.first, outstanding_only=outstanding_only),
+        last=_counters(row.last, outstanding_only=outstanding_only),
         growth_bytes=row.growth_bytes if measured else unmeasured,
         growth_blocks=row.growth_blocks if measured else unmeasured,
         bytes_per_hour=unmeasured if row.bytes_per_hour is None else round(row.bytes_per_hour, 3),

@@ -70,8 +70,8 @@ def rank_table(page: Page, result: RankResult, *, top: int) -> None:
         (
             row.tag.text,
             row.pool.value,
-            number(row.last.allocs),
-            number(row.last.frees),
+            "?" if result.outstanding_only else number(row.last.allocs),
+            "?" if result.outstanding_only else number(row.last.frees),
             number(row.last.outstanding),
             number(row.last.bytes),
             signed(row.growth_bytes) if measured else "?",

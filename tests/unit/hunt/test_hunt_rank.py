@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Dict, List, Sequence
 
 import pytest
@@ -229,3 +230,12 @@ def test_senseless_options_are_refused_untouched(options: RankOptions) -> None:
     with pytest.raises(UsageError):
         rank(engine, options, clock=engine.clock)
     assert engine.calls == []
+
+
+def test_growth_of_outstanding_blocks_alone_is_never_called_steady() -> None:
+    line = counters(*LINE)
+    assert trend_of(line) is Trend.STEADY
+    assert trend_of(line, traffic_known=False) is Trend.UNCERTAIN
+    taken = [replace(snapshot, outstanding_only=True) for snapshot in snapshots({"Leak": LINE})]
+    rows = rank_rows(taken, RankBy.GROWTH, running=30.0)
+    assert [row.trend for row in rows] == [Trend.UNCERTAIN]
