@@ -1,0 +1,460 @@
+"""The DbgEng engine: Microsoft's debugger does the work, asked by its documented commands.
+
+``.reload``, ``!poolused``, ``ed nt!PoolHitTag`` and ``db`` to read it back, ``g``, the stack at
+each break, the original value at the end. The text comes over a channel (``channels``): inside
+WinDbg, from kd.exe, from a binding in a child process, or from a recorded session.
+"""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Callable, List, Mapping, Optional, Tuple, Type
+
+from kdleak.dialect.registers import parse_registers
+from kdleak.engine.channels.base import LIVE_KERNEL, LOCAL_KERNEL, Channel, Resumed
+from kdleak.engine.dbgeng_memory import DebuggerMemory
+from kdleak.engine.dbgeng_pool import DebuggerPool
+from kdleak.engine.dbgeng_stack import StackWalker
+from kdleak.engine.dbgeng_stop import BreakInPlace, classify, last_break, restarted
+from kdleak.engine.dbgeng_symbols import DebuggerSymbols
+from kdleak.engine.dbgeng_target import identify
+from kdleak.errors import (
+    LinkError,
+    NotLive,
+    SymbolNotFound,
+    TargetError,
+    TargetRestarted,
+    format_address,
+)
+from kdleak.model import (
+    Architecture,
+    Module,
+    PoolSnapshot,
+    Registers,
+    Stack,
+    Stop,
+    StopKind,
+    Symbolized,
+    TargetInfo,
+)
+from kdleak.nt.memory import CachedMemory
+from kdleak.nt.pool import PoolTagTables
+from kdleak.tags import PoolTag
+
+_HIT_TAG = "nt!PoolHitTag"
+_SURPLUS_SECONDS = 2.0  # of running, in which a break-in request left over would be noticed
+_SURPLUS_LIMIT = 8
+_REQUEST_BYTES = 0x400  # what DbgEng asks for with one KDNET request
+_BREAK_IN_PLACES = ("nt!DbgBreakPointWithStatus", "nt!RtlpBreakWithStatusInstruction")
+
+
+class DbgEngEngine:
+    """An engine over a debugger; implements ``kdleak.engine.base.Engine``.
+
+    Args:
+        channel: an open session; a live target is stopped.
+        clock: seconds, monotonic.
+        use_kb: take every stack with the debugger's ``kb``.
+
+    Attributes:
+        remarks: what is worth telling the user, one sentence each.
+        channel: the session.
+    """
+
+    walks_stacks = True
+    requests = 0  # the debugger does not tell
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        use_kb: bool = False,
+    ) -> None:
+        self.channel = channel
+        self.remarks: List[str] = []
+        self._clock = clock
+        self._stopped = not channel.running
+        self._stop = Stop(StopKind.STILL_RUNNING)
+        self._parked: Optional[Stop] = None
+        self._registers: Optional[Mapping[str, int]] = None
+        self._stopped_since = clock()
+        self._seconds_stopped = 0.0
+        self._running_since = clock()
+        self._surplus_left = 0
+        self._surplus_seconds = 0.0
+        self._closed = False
+        self.break_ins_absorbed = 0
+        self._memory = DebuggerMemory(channel, lambda: self._stopped)
+        self._cache = CachedMemory(self._memory)
+        self._identified = identify(channel)
+        pointer_size = self.target.pointer_size
+        self._symbols = DebuggerSymbols(channel, self._cache, pointer_size)
+        self._stacks = StackWalker(
+            channel,
+            self._memory,
+            self._symbols,
+            self._cache.constant,
+            self.target.architecture,
+            use_kb=use_kb,
+            remark=self._remark,
+        )
+        self._pool = DebuggerPool(channel, self._make_tables, clock, self._remark)
+        self._break_in = BreakInPlace(frozenset())
+        if self._stopped:
+            self._find_break_in()
+            self._take_stop(self._last_event())
+            self._expect_surplus()
+
+    # -- identity
+
+    @property
+    def target(self) -> TargetInfo:
+        """What is under the debugger."""
+        return self._identified.info
+
+    @property
+    def name(self) -> str:
+        """Kind of engine: "dbgeng over kd"."""
+        return f"dbgeng over {self.channel.name}"
+
+    @property
+    def where(self) -> str:
+        """The target as the user named it, without secrets."""
+        return self.channel.where
+
+    @property
+    def local_kernel(self) -> bool:
+        """Whether the debugger looks at the machine it runs on."""
+        return self.channel.session == LOCAL_KERNEL
+
+    @property
+    def stop(self) -> Stop:
+        """Why the target is stopped; ``STILL_RUNNING`` while it runs."""
+        return self._stop
+
+    @property
+    def seconds_stopped(self) -> float:
+        """Seconds the target has been stopped since we attached, as seen from here."""
+        now = self._clock() - self._stopped_since if self._stopped else 0.0
+        return self._seconds_stopped + now
+
+    @property
+    def symbol_remarks(self) -> Tuple[str, ...]:
+        """What is worth telling about symbols: said by ``reload``."""
+        return ()
+
+    # -- modules and symbols
+
+    def reload(self) -> Tuple[str, ...]:
+        """``.reload``: the module list and symbols again."""
+        self._require_stopped("reading the module list")
+        self._stacks.forget_names()
+        remarks = self._symbols.reload()
+        self._find_break_in()
+        return remarks
+
+    def modules(self) -> Tuple[Module, ...]:
+        """Loaded kernel modules."""
+        if self._stopped:
+            self._symbols.list_again()
+        return self._symbols.modules()
+
+    def symbol(self, name: str) -> int:
+        """Address of ``module!name``, in any case.
+
+        Raises:
+            SymbolNotFound: with what the debugger said.
+        """
+        if not self._stopped and not self._symbols.knows(name):
+            raise SymbolNotFound(
+                f"looking up {name}", "the target is running", "interrupt the target first"
+            )
+        return self._symbols.address(name)
+
+    def nearest(self, address: int) -> Symbolized:
+        """The nearest symbol at or below an address."""
+        if not self._stopped:
+            return Symbolized(address)
+        return self._symbols.nearest(address)
+
+    # -- memory
+
+    def read(self, address: int, size: int) -> bytes:
+        """Exactly ``size`` bytes.
+
+        Raises:
+            MemoryUnreadable: any of them is not there, or the target is running.
+        """
+        return self._memory.read(address, size)
+
+    def write(self, address: int, data: bytes) -> None:
+        """Write target memory, ``ed`` for four bytes.
+
+        Raises:
+            MemoryNotWritten: the debugger complained.
+            NotLive: a dump or a local kernel session.
+        """
+        self._require_live(f"writing {len(data)} bytes at {format_address(address)}")
+        self._require_stopped(f"writing {len(data)} bytes at {format_address(address)}")
+        self._cache.forget(address, len(data))
+        self._memory.write(self._place(address), address, data)
+
+    def _place(self, address: int) -> str:
+        """How a command names an address: nt!PoolHitTag by name, as a user would."""
+        if self._symbols.knows(_HIT_TAG) and self._symbols.address(_HIT_TAG) == address:
+            return _HIT_TAG
+        return f"0x{address:x}"
+
+    def pool_usage(self, tag: Optional[PoolTag] = None) -> PoolSnapshot:
+        """Usage of all tags by ``!poolused``, of one from the tag tables.
+
+        Raises:
+            TargetError: it could be read in no way.
+        """
+        self._require_stopped("reading the pool usage")
+        return self._pool.usage(tag)
+
+    def _make_tables(self) -> PoolTagTables:
+        return PoolTagTables(
+            self._memory,
+            self._symbols.address,
+            self.target.build,
+            self.target.pointer_size,
+            self._clock,
+            processors=self.target.processors,
+            request_bytes=_REQUEST_BYTES,
+        )
+
+    # -- the stopped processor
+
+    def registers(self) -> Registers:
+        """Registers of the processor that stopped."""
+        self._require_stopped("reading the registers")
+        if self._registers is None:
+            quick = self.channel.quick
+            if quick is not None:
+                self._registers = quick.registers()
+            else:
+                blocks = parse_registers(self.channel.execute("r")).blocks
+                if not blocks:
+                    raise TargetError(
+                        "reading the registers", "the debugger printed none", "look at r by hand"
+                    )
+                self._registers = blocks[-1].values
+        return Registers(dict(self._registers))
+
+    def stack(self, depth: int = 32) -> Stack:
+        """Call stack of the processor that stopped."""
+        return self._stacks.stack(self.registers().values, depth)
+
+    def stack_memory(self) -> Tuple[int, bytes]:
+        """What ``stack`` read at this stop; (0, b"") where the debugger walked it."""
+        return self._stacks.known_memory() if self._stopped else (0, b"")
+
+    # -- running
+
+    def resume(self, timeout: Optional[float]) -> Stop:
+        """``g`` until the target stops or ``timeout`` seconds are over.
+
+        Raises:
+            LinkLost, TargetRestarted: while waiting.
+            NotLive: a dump or a local kernel session.
+        """
+        self._require_live("letting the target run")
+        deadline = None if timeout is None else self._clock() + timeout
+        self._parked = None  # our own break-in at the end of the last wait: nobody has seen it
+        while True:
+            self._left()
+            left = None if deadline is None else max(0.0, deadline - self._clock())
+            resumed = self.channel.resume(left)
+            if resumed.running:
+                self._stop = Stop(StopKind.STILL_RUNNING, at=self._clock())
+                return self._stop
+            self._take_stop(resumed)
+            if resumed.broke_in and self._stop.kind is StopKind.BREAK_IN:
+                return self._park()
+            if resumed.broke_in:
+                self._expect_surplus()  # something else came first; our break-in may still come
+            if not self._is_surplus():
+                return self._stop
+            self.break_ins_absorbed += 1
+            self._surplus_left -= 1
+
+    def interrupt(self, timeout: float = 30.0) -> Stop:
+        """Break in; returns at once when the target is stopped already.
+
+        Raises:
+            LinkLost: it did not stop in time.
+            NotLive: a dump or a local kernel session.
+        """
+        if self._parked is not None:
+            self._stop, self._parked = self._parked, None
+            return self._stop
+        if self._stopped and not self.channel.running:
+            return self._stop
+        self._require_live("stopping the target")
+        if not self.channel.running:
+            self._take_stop(self._last_event())  # it stopped, but whoever waited was cut off
+            return self._stop
+        self._left()
+        self._take_stop(self.channel.interrupt(timeout))
+        self._expect_surplus()
+        return self._stop
+
+    def close(self) -> None:
+        """Leave; a live target of a headless session runs on."""
+        self.detach()
+
+    def detach(self, leave_stopped: bool = False) -> None:
+        """Leave. A lost link is no error here but a remark.
+
+        Args:
+            leave_stopped: leave a stopped target as it is.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.channel.close(leave_stopped)
+        except LinkError as error:
+            self._remark(f"the target could not be let run at the end: {error}")
+
+    def __enter__(self) -> DbgEngEngine:  # noqa: PYI034 - no Self on 3.9
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+    # -- stops
+
+    def _left(self) -> None:
+        """The target runs from now on."""
+        if self._stopped:
+            now = self._clock()
+            self._seconds_stopped += now - self._stopped_since
+            self._running_since = now
+        self._stopped = False
+        self._registers = None
+        self._stacks.forget_stop()
+        self._cache.invalidate()
+
+    def _take_stop(self, resumed: Resumed) -> None:
+        now = self._clock()
+        if not self._stopped:
+            self._surplus_seconds -= now - self._running_since
+            self._stopped_since = now
+        self._stopped = True
+        self._registers = None
+        self._stacks.forget_stop()
+        if restarted(resumed.text):
+            self._check_same_boot(now)
+        announced = last_break(resumed.text)
+        try:
+            registers: Mapping[str, int] = self.registers().values
+        except LinkError:
+            raise
+        except TargetError:
+            registers = {}
+        self._stop = classify(resumed, announced, registers, self._break_in, now)
+
+    def _last_event(self) -> Resumed:
+        """The current stop as the debugger remembers it."""
+        return Resumed(text=self.channel.execute(".lastevent"))
+
+    def _check_same_boot(self, now: float) -> None:
+        """The debugger connected anew: to the same system, or to one that was restarted?"""
+        before, self._identified = self._identified, identify(self.channel)
+        if not self._identified.rebooted_since(before):
+            return
+        self._symbols.forget()
+        self._stacks.forget_names()
+        self._cache.clear()
+        self._stop = Stop(StopKind.BREAK_IN, at=now, detail="the target restarted")
+        raise TargetRestarted(
+            f"waiting for {self.where}",
+            "the target went away and came back with another boot",
+            "what was changed in it is gone; run the command again",
+        )
+
+    def _park(self) -> Stop:
+        """The wait is over and the channel had to stop the target to say so."""
+        self._parked = self._stop
+        self._stop = Stop(StopKind.STILL_RUNNING, at=self._clock())
+        return self._stop
+
+    def _expect_surplus(self) -> None:
+        self._surplus_seconds = _SURPLUS_SECONDS
+        self._surplus_left = _SURPLUS_LIMIT
+
+    def _is_surplus(self) -> bool:
+        """Whether this stop answers a break-in request that an earlier stop had overtaken."""
+        return (
+            self._stop.kind is StopKind.BREAK_IN
+            and self._surplus_seconds > 0
+            and self._surplus_left > 0
+        )
+
+    def _find_break_in(self) -> None:
+        """Learn where break-ins stop, once nt's symbols are there."""
+        found = set()
+        for name in _BREAK_IN_PLACES:
+            try:
+                found.add(self._symbols.address(name))
+            except SymbolNotFound:  # noqa: PERF203 - one of the two is enough
+                continue
+        argument = "rcx" if self.target.architecture is Architecture.X64 else ""
+        self._break_in = BreakInPlace(frozenset(found), argument)
+        if self._stopped and self._stop.kind in (StopKind.BREAK_INSTRUCTION, StopKind.EXCEPTION):
+            holds = self._break_in.holds(self._stop.program_counter)
+            if holds:
+                self._stop = Stop(
+                    StopKind.BREAK_IN,
+                    self._stop.program_counter,
+                    self._stop.code,
+                    processor=self._stop.processor,
+                    at=self._stop.at,
+                )
+
+    # -- refusals
+
+    def _require_stopped(self, tried: str) -> None:
+        if not self._stopped or self._parked is not None:
+            raise TargetError(tried, "the target is running", "interrupt it first")
+
+    def _require_live(self, tried: str) -> None:
+        if self.channel.session != LIVE_KERNEL:
+            raise NotLive(
+                tried,
+                f"this is a {self.channel.session} session",
+                "attach to the machine from a second one, over KDNET or serial",
+            )
+
+    def _remark(self, sentence: str) -> None:
+        if sentence not in self.remarks:
+            self.remarks.append(sentence)
+
+
+def open_dbgeng(
+    channel: Channel,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    use_kb: bool = False,
+) -> DbgEngEngine:
+    """An engine over an open channel; the channel is closed when that fails.
+
+    Raises:
+        TargetError: the debugger does not say what its target is.
+        LinkLost: it does not answer.
+    """
+    try:
+        return DbgEngEngine(channel, clock=clock, use_kb=use_kb)
+    except BaseException:
+        channel.close()
+        raise

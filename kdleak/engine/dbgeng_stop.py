@@ -1,0 +1,126 @@
+"""Why the debugger says the target stopped, as a ``Stop``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import FrozenSet, Mapping, Optional, Tuple
+
+from kdleak.dialect.breaks import Break, BreakReason, BugCheck, parse_breaks
+from kdleak.engine.channels.base import Resumed
+from kdleak.model import Stop, StopKind
+
+STATUS_BREAKPOINT = 0x80000003
+STATUS_WX86_BREAKPOINT = 0x4000001F
+STATUS_SINGLE_STEP = 0x80000004
+_BREAKPOINTS = (STATUS_BREAKPOINT, STATUS_WX86_BREAKPOINT)
+_BUG_CHECK_STATUSES = (3, 4, 5)  # first and second chance of a bug check, fatal
+
+_RESTARTED = re.compile(
+    r"^(?:Shutdown occurred at |Waiting to reconnect|Connected to Windows |"
+    r"Kernel Debugger connection established)",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class BreakInPlace:
+    """Where a break-in stops the kernel.
+
+    Attributes:
+        addresses: of the break instructions in nt!DbgBreakPointWithStatus and on x86
+            nt!RtlpBreakWithStatusInstruction.
+        argument: register that holds the status passed to it, "" where it is on the stack.
+    """
+
+    addresses: FrozenSet[int]
+    argument: str = "rcx"
+
+    def holds(self, address: int) -> bool:
+        """Whether an address is one of them (or the byte behind)."""
+        return bool({address, address - 1} & self.addresses)
+
+
+def restarted(text: str) -> bool:
+    """Whether the text of a resume tells of a target that went away and came back."""
+    return _RESTARTED.search(text) is not None
+
+
+def last_break(text: str) -> Optional[Break]:
+    """The last stop that a text announces, None if it announces none."""
+    breaks = parse_breaks(text).breaks
+    return breaks[-1] if breaks else None
+
+
+def classify(
+    resumed: Resumed,
+    announced: Optional[Break],
+    registers: Mapping[str, int],
+    place: BreakInPlace,
+    at: float,
+) -> Stop:
+    """The stop after a resume.
+
+    Args:
+        resumed: from the channel.
+        announced: what its text announces, None for nothing.
+        registers: of the processor that stopped; {} where they could not be had.
+        place: where break-ins stop.
+        at: seconds, when it was seen.
+    """
+    counter = (
+        registers.get("rip")
+        or registers.get("eip")
+        or registers.get("pc")
+        or (announced.address if announced is not None and announced.address else 0)
+    )
+    code = resumed.code
+    first_chance = resumed.first_chance
+    if announced is not None and announced.code is not None:
+        code = announced.code
+        if announced.first_chance is not None:
+            first_chance = announced.first_chance
+    kind, detail = _kind(code, announced, registers, place, counter)
+    return Stop(
+        kind=kind,
+        program_counter=counter,
+        code=code or 0,
+        first_chance=first_chance,
+        processor=resumed.processor or 0,
+        at=at,
+        detail=detail,
+    )
+
+
+def _kind(
+    code: Optional[int],
+    announced: Optional[Break],
+    registers: Mapping[str, int],
+    place: BreakInPlace,
+    counter: int,
+) -> Tuple[StopKind, str]:
+    if announced is not None and announced.bug_check is not None:
+        return StopKind.BUG_CHECK, _bug_check(announced.bug_check)
+    if announced is not None and announced.reason is BreakReason.BREAKPOINT:
+        return StopKind.EXCEPTION, f"breakpoint {announced.number} of the debugger"
+    if place.holds(counter) and code in (None, *_BREAKPOINTS):
+        # A bug check stops at the same instruction as a break-in; its argument tells.
+        fatal = registers.get(place.argument, 0) in _BUG_CHECK_STATUSES
+        return (StopKind.BUG_CHECK, "bug check") if fatal else (StopKind.BREAK_IN, "")
+    if code in _BREAKPOINTS:
+        return StopKind.BREAK_INSTRUCTION, ""
+    if code == STATUS_SINGLE_STEP:
+        return StopKind.SINGLE_STEP, ""
+    return StopKind.EXCEPTION, _exception(code, announced)
+
+
+def _bug_check(values: BugCheck) -> str:
+    arguments = ", ".join(f"0x{value:x}" for value in values.args)
+    return f"bug check 0x{values.code:x}" + (f" ({arguments})" if arguments else "")
+
+
+def _exception(code: Optional[int], announced: Optional[Break]) -> str:
+    if not code:
+        return "the debugger did not say why"
+    name = announced.exception if announced is not None else ""
+    return f"{name or 'exception'} 0x{code:08x}"
