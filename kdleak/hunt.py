@@ -8,6 +8,7 @@ Runs on any engine, in any host; standard library only. The parts: ``rank`` pick
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Callable, Optional, Tuple
 
@@ -386,3 +387,9 @@ class _Hunter:
                 sites=watch.ledger.busiest(_LIVE_SITES) if watch else (),
             )
         )
+
+
+if __name__ == "__main__":  # `!py -m kdleak.hunt` in WinDbg: the one door up to a higher floor
+    from kdleak.windbg import main
+
+    sys.exit(main(sys.argv[1:]))

@@ -8,6 +8,7 @@ may be chance.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
@@ -327,3 +328,9 @@ def pick_suspect(
         f"'{row.tag}' ({row.pool.value}) grew by {row.growth_bytes:,} bytes "
         f"({row.growth_blocks:+,} blocks) while the target ran for {running:.3g} s, {how}."
     )
+
+
+if __name__ == "__main__":  # `!py -m kdleak.rank` in WinDbg: the one door up to a higher floor
+    from kdleak.windbg import main
+
+    sys.exit(main(sys.argv[1:], "rank"))

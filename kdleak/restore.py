@@ -6,6 +6,7 @@ journal says we wrote; the original goes back only then.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import Callable, List, Optional
 
@@ -249,3 +250,9 @@ class _Restoring:
                     return
         except KdleakError as error:
             self.remarks.append(f"While the target was let run: {error}")
+
+
+if __name__ == "__main__":  # `!py -m kdleak.restore` in WinDbg: the one door up to a higher floor
+    from kdleak.windbg import main
+
+    sys.exit(main(sys.argv[1:], "restore"))

@@ -23,6 +23,12 @@ WINDBG_PATH = [
     "kdleak.nt.block",
     "kdleak.nt.layouts",
     "kdleak.engine.base",
+    "kdleak.engine.blocks",
+    "kdleak.engine.channels.base",
+    "kdleak.windbg",
+    "kdleak.windbg.hunt_entry",
+    "kdleak.windbg.rank_entry",
+    "kdleak.windbg.restore_entry",
 ]
 
 

@@ -1,0 +1,80 @@
+"""``!py -m kdleak.rank``: the ranking inside WinDbg, or from a plain Python with ``-k``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Optional, Sequence, Tuple
+
+from kdleak.errors import ExitCode
+from kdleak.explain import explain_rank
+from kdleak.hunt_options import RankOptions
+from kdleak.journal import Journal
+from kdleak.model import StopKind
+from kdleak.rank import rank
+from kdleak.report.json_report import rank_json
+from kdleak.report.rank_text import render_rank
+from kdleak.result import RankBy, RankResult
+from kdleak.windbg.dml import Link, rank_links
+from kdleak.windbg.hunt_entry import WIDTH
+from kdleak.windbg.job import Job
+from kdleak.windbg.options import Request, parse_rank
+from kdleak.windbg.output import Output, Progress
+from kdleak.windbg.session import LiveEngine
+
+
+class RankJob(Job[RankResult]):
+    """A ranking; see ``Job``."""
+
+    title = "the ranking"
+
+    def parse(self, arguments: Sequence[str]) -> Request:
+        """See ``Job``."""
+        return parse_rank(arguments)
+
+    def explain(self, request: Request) -> str:
+        """See ``Job``."""
+        return explain_rank(request.rank or RankOptions())
+
+    def operate(self, engine: LiveEngine, request: Request, journal: Journal) -> RankResult:
+        """See ``Job``: a target in a bug check must not run, so only what is held is ranked."""
+        del journal  # a ranking writes nothing
+        options = request.rank or RankOptions()
+        if engine.stop.kind is StopKind.BUG_CHECK and options.by is RankBy.GROWTH:
+            self.output.narrate(
+                "The target is in a bug check and must not run: growth cannot be measured, so "
+                "this is what the tags hold."
+            )
+            options = replace(options, by=RankBy.USED, snapshots=1)
+        return rank(
+            engine, options, narrate=self.output.narrate, progress=Progress(self.output.narrate)
+        )
+
+    def text(self, result: RankResult, request: Request) -> Tuple[str, Tuple[Link, ...]]:
+        """See ``Job``."""
+        return render_rank(result, width=WIDTH, top=request.top), rank_links(result)
+
+    def document(self, result: RankResult) -> str:
+        """See ``Job``."""
+        return rank_json(result)
+
+    def safety(self, result: Optional[RankResult]) -> str:
+        """See ``Job``: a ranking writes nothing, so there is nothing to say."""
+        del result
+        return ""
+
+    def code(self, result: RankResult) -> ExitCode:
+        """See ``Job``."""
+        if result.interrupted:
+            return ExitCode.INTERRUPTED
+        asked = self.request.rank.by if self.request and self.request.rank else result.by
+        incomplete = bool(result.gaps) or result.stop is not None or result.by is not asked
+        return ExitCode.INCOMPLETE if incomplete else ExitCode.DONE
+
+    def leave_stopped(self, result: RankResult) -> bool:
+        """See ``Job``."""
+        return result.leave_stopped
+
+
+def main(arguments: Sequence[str], job: Optional[RankJob] = None) -> int:
+    """Rank as the arguments say; the exit code. Raises nothing."""
+    return (job if job is not None else RankJob(Output.standard())).run(arguments)
