@@ -21,6 +21,8 @@ TASKS = {
     "test39": "run the tests of the standard-library-only core on Python 3.9",
     "lint": "ruff, mypy --strict and the import rules",
     "bench": "KD requests, hits per second and stopped time for 1,000 hits",
+    "rig": "build the rig: Microsoft's engine, pykd, pybag and Windows Python under Wine",
+    "rig-test": "run the tests that need the rig",
     "images": "build the practice kernel's images again (needs clang-19 and lld-19)",
     "clean": "remove what the tasks made",
 }
@@ -174,7 +176,17 @@ def task_demo():
 
 def task_test():
     """Everything but the rig."""
-    run([main_environment(dev=True), "-m", "pytest", *extra_arguments()])
+    run([main_environment(dev=True), "-m", "pytest", "-m", "not rig", *extra_arguments()])
+
+
+def task_rig():
+    """Into a folder of the user's cache, or into $KDLEAK_RIG."""
+    run([main_environment(dev=True), "-m", "tests.rig.build", *extra_arguments()])
+
+
+def task_rig_test():
+    """What needs the rig; tests skip where it is not built."""
+    run([main_environment(dev=True), "-m", "pytest", "-m", "rig", "tests/rig", *extra_arguments()])
 
 
 def task_test39():
@@ -235,7 +247,7 @@ def extra_arguments():
 def main():
     """Do the task named on the command line."""
     name = sys.argv[1] if len(sys.argv) > 1 else "help"
-    task = globals().get("task_" + name)
+    task = globals().get("task_" + name.replace("-", "_"))
     if task is None:
         fail("no task %r. Next: make help" % name)
     task()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
-import hashlib
 import os
 import runpy
 import shutil
@@ -20,14 +19,29 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.rig.places import ROOT, Places, find_wine, rig_folder, wine_environment
+from tests.rig.places import (
+    REQUIREMENTS,
+    ROOT,
+    SOURCE_FOLDER,
+    Places,
+    digest,
+    find_wine,
+    ingredients,
+    rig_folder,
+    wine_environment,
+)
 from tests.rig.wrapper import kd_wrapper
 
-HERE = Path(__file__).parent
-REQUIREMENTS = HERE / "requirements-windows.txt"
 COMPILER = "x86_64-w64-mingw32-gcc"
-OPTIONS = ("-O1", "-s", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter")
-OPTIONS += ("-Wno-cast-function-type",)
+OPTIONS = (
+    "-O1",
+    "-s",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-unused-parameter",
+    "-Wno-cast-function-type",
+)
 
 ENGINE_FILES = (
     "dbgeng.dll",
@@ -70,7 +84,8 @@ def check_programs() -> Path:
     if wine is None or missing:
         names = " ".join(missing)
         raise BuildFailed(
-            f"missing Debian packages: {names}. Next: apt-get install --no-install-recommends {names}"
+            f"missing Debian packages: {names}. "
+            f"Next: apt-get install --no-install-recommends {names}"
         )
     return wine
 
@@ -114,12 +129,16 @@ def run(command: list[str], failure: str, **more: object) -> None:
         raise BuildFailed(f"{failure}:\n{done.stdout}{done.stderr}")
 
 
-def wheel(places: Places, name: str) -> zipfile.ZipFile:
-    """The one wheel of a distribution that the requirements pin."""
-    found = sorted(places.wheels.glob(f"{name}-*.whl"))
-    if not found:
-        raise BuildFailed(f"no wheel of {name} in {places.wheels}")
-    return zipfile.ZipFile(found[-1])
+def wheel(places: Places, name: str, version: str) -> zipfile.ZipFile:
+    """The wheel of a distribution that the requirements pin.
+
+    Raises:
+        BuildFailed: it was not downloaded.
+    """
+    found = list(places.wheels.glob(f"{name}-{version}-*.whl"))
+    if len(found) != 1:
+        raise BuildFailed(f"no wheel of {name} {version} in {places.wheels}")
+    return zipfile.ZipFile(found[0])
 
 
 def pinned() -> Iterator[tuple[str, str]]:
@@ -134,7 +153,8 @@ def unpack_python(places: Places) -> None:
     """Windows CPython with its standard library and packages."""
     shutil.rmtree(places.python, ignore_errors=True)
     places.python.mkdir(parents=True)
-    with wheel(places, "panda3d") as archive:
+    versions = dict(pinned())
+    with wheel(places, "panda3d", versions.pop("panda3d")) as archive:
         for entry in archive.namelist():
             name = entry.partition("deploy_libs/")[2]
             if name and not name.startswith(("api-ms-", "tcl", "tk", "_tkinter", "VCRUNTIME")):
@@ -149,13 +169,8 @@ def unpack_python(places: Places) -> None:
         ignore=shutil.ignore_patterns(*UNUSED_STDLIB, "__pycache__", "config-*"),
     )
     places.site_packages.mkdir()
-    for name, version in pinned():
-        if name == "panda3d":
-            continue
-        found = [one for one in places.wheels.glob(f"{name}-{version}-*.whl")]
-        if len(found) != 1:
-            raise BuildFailed(f"no wheel of {name} {version} in {places.wheels}")
-        with zipfile.ZipFile(found[0]) as archive:
+    for name, version in versions.items():
+        with wheel(places, name, version) as archive:
             archive.extractall(places.site_packages)
 
 
@@ -179,7 +194,7 @@ def compile_sources(places: Places) -> None:
     with tempfile.TemporaryDirectory(dir=places.root) as scratch:
         for name, (source, libraries) in SOURCES.items():
             built = Path(scratch) / name
-            command = [COMPILER, *OPTIONS, "-o", str(built), str(HERE / "src" / source)]
+            command = [COMPILER, *OPTIONS, "-o", str(built), str(SOURCE_FOLDER / source)]
             run([*command, *libraries], f"{source} does not compile")
             for folder in folders.get(name, [places.extensions]):
                 shutil.copy(built, folder / name)
@@ -214,14 +229,6 @@ def write_wrapper(places: Places, wine: Path) -> None:
     places.kd_command.chmod(0o755)
 
 
-def digest(*files: Path) -> str:
-    """Changes when one of the files does."""
-    sum_ = hashlib.sha256()
-    for file in files:
-        sum_.update(file.read_bytes())
-    return sum_.hexdigest()[:16]
-
-
 def step(places: Places, name: str, made_from: str, work: Callable[[], None]) -> bool:
     """Do one step unless its stamp says that it was done with the same ingredients."""
     stamp = places.root / f"{name}.stamp"
@@ -253,17 +260,11 @@ def build(places: Places) -> None:
             (places.root / "engine.stamp").unlink(missing_ok=True)
         if step(places, "engine", recipe, lambda: lay_out_engine(places)) or renewed:
             (places.root / "programs.stamp").unlink(missing_ok=True)
-        sources = digest(program, *sorted((HERE / "src").iterdir()))
+        sources = digest(program, *sorted(SOURCE_FOLDER.iterdir()))
         step(places, "programs", sources, lambda: compile_sources(places))
         step(places, "prefix", str(wine), lambda: create_prefix(places, wine))
         write_wrapper(places, wine)
         places.done.write_text(ingredients(), encoding="ascii")
-
-
-def ingredients() -> str:
-    """What a rig built now would be made from; differs from ``built-from`` when it is stale."""
-    files = [*sorted((HERE / "src").iterdir()), HERE / "wrapper.py", HERE / "places.py"]
-    return digest(REQUIREMENTS, Path(__file__), *files) + "\n"
 
 
 def main() -> int:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+REQUIREMENTS = HERE / "requirements-windows.txt"
+SOURCE_FOLDER = HERE / "src"
 
 ENGINE_LIBRARIES = "dbgeng,dbghelp,dbgmodel,symsrv,srcsrv,msdia140"
 
@@ -97,3 +101,17 @@ def wine_environment(places: Places) -> dict[str, str]:
 def windows_path(path: Path | str) -> str:
     """A path of this machine as Wine's programs see it: drive Z: is the root folder."""
     return "Z:" + str(path).replace("/", "\\")
+
+
+def digest(*files: Path) -> str:
+    """Changes when one of the files does."""
+    total = hashlib.sha256()
+    for file in files:
+        total.update(file.read_bytes())
+    return total.hexdigest()[:16]
+
+
+def ingredients() -> str:
+    """What a rig built now would be made from; a stale rig says something else."""
+    programs = [HERE / name for name in ("build.py", "places.py", "wrapper.py")]
+    return digest(REQUIREMENTS, *programs, *sorted(SOURCE_FOLDER.iterdir())) + "\n"

@@ -11,9 +11,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.rig.places import ROOT, Places, find_wine, rig_folder, windows_path, wine_environment
+from tests.rig.places import (
+    ROOT,
+    Places,
+    find_wine,
+    ingredients,
+    rig_folder,
+    windows_path,
+    wine_environment,
+)
 
-NOT_BUILT = "the rig is not built: make rig"
+NOT_BUILT = "the rig is not built, or not from these sources: make rig"
 MARK = "KDLEAK_RIG_SESSION"
 """Environment variable by which a session knows its own processes again."""
 
@@ -196,9 +204,11 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def find_rig() -> Rig | None:
-    """The rig of this machine, or None where it is not built (or is not complete)."""
+    """The rig of this machine; None where it is not built, or built from older sources."""
     places = Places(rig_folder().resolve())
     wine = find_wine()
     if wine is None or not places.done.exists():
+        return None
+    if places.done.read_text(encoding="ascii") != ingredients():
         return None
     return Rig(places, wine)
