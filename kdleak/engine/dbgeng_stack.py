@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
-from kdleak.dialect.stack import parse_stacks, to_model
+from kdleak.dialect.stack import parse_stacks
+from kdleak.dialect.stack_model import to_model
 from kdleak.engine.channels.base import Channel
 from kdleak.engine.dbgeng_memory import DebuggerMemory
 from kdleak.engine.dbgeng_symbols import DebuggerSymbols

@@ -24,7 +24,7 @@ class StackReader:
 
     SMALLEST = 0x100
     _FIRST = 0x400
-    _REMEMBERED = 16
+    REMEMBERED = 64
     _MOST_ABSENT = 4096
 
     def __init__(
@@ -52,7 +52,7 @@ class StackReader:
     def learn(self, used: int) -> None:
         """Take note of how many bytes a stack needed."""
         self._needs.append(used)
-        del self._needs[: -self._REMEMBERED]
+        del self._needs[: -self.REMEMBERED]
 
     def read(self, address: int, size: int) -> bytes:
         """Up to ``size`` bytes, b"" when there is nothing; normally one request."""

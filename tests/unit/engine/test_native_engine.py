@@ -288,7 +288,7 @@ def test_stack_size_is_learned():
     assert reader.size == 0x300
     reader.learn(0x5000)
     assert reader.size == 0x400
-    for _ in range(16):
+    for _ in range(StackReader.REMEMBERED):
         reader.learn(0x150)
     assert reader.size == 0x1C0
 
