@@ -131,7 +131,8 @@ def starts_break(lines: Sequence[Line], index: int) -> bool:
 
 def _starts_banner(text: str) -> bool:
     if " - code " in text:
-        return _EXCEPTION.search(text) is not None
+        # .lastevent repeats the words of an older stop.
+        return "Last event:" not in text and _EXCEPTION.search(text) is not None
     if " hit" in text:
         return _BREAKPOINT.search(text) is not None
     return "*** Fatal System Error: 0x" in text and _FATAL.search(text) is not None
