@@ -27,6 +27,7 @@ from kdleak.dialect.poolused_opening import (
     filter_of,
     is_error,
     is_known_above,
+    is_own_error,
     is_pool_used,
     is_pools,
     is_sorting,
@@ -76,7 +77,7 @@ def parse_poolused(source: Source) -> PoolUsedLists:
     unparsed: List[Unparsed] = []
     index = 0
     while index < len(lines):
-        if starts_poolused(lines, index):
+        if starts_poolused(lines, index) or is_own_error(lines[index].text):
             table, index = take_poolused(lines, index)
             tables.append(table)
             unparsed += table.unparsed
@@ -89,6 +90,12 @@ def parse_poolused(source: Source) -> PoolUsedLists:
             tables.append(PoolUsedTable(None, line=line.number, rejected=foreign))
         elif not _says_nothing(line.text) and not is_prompt(line.text):
             unparsed.append(Unparsed(line.number, line.text, "belongs to no !poolused list"))
+    errors = [note for note in unparsed if is_error(note.text)]
+    if errors and not tables:
+        # What a live engine answered, without the command: all of it is an error.
+        unparsed = [note for note in unparsed if not is_error(note.text)]
+        texts = tuple(note.text.strip() for note in errors)
+        tables.append(PoolUsedTable(None, line=errors[0].line, errors=texts))
     return PoolUsedLists(tuple(tables), tuple(unparsed))
 
 

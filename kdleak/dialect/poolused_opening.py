@@ -28,10 +28,11 @@ _POOL_USED = re.compile(r"\s*Pool Used\s*:\s*\Z")
 _POOLS = re.compile(r"\s*NonPaged\s+Paged\s*\Z")
 _ERROR = re.compile(
     r"\bunable to (?:get|read|find|resolve)\b|\bsymbols? (?:are |is )?(?:wrong|incorrect|bad)\b"
-    r"|\b(?:correct|bad|wrong|incorrect) symbols?\b|\bpool ?tagging\b|\bPoolTrackTable\b"
+    r"|\b(?:correct|bad|wrong|incorrect) symbols?\b|\bpool ?tagging\b|\bPoolTrackTable\w*"
     r"|\bno export poolused\b|\bmemory read error\b|\bcould(?:n't| not) (?:read|resolve|find)\b",
     re.IGNORECASE,
 )
+_OWN_ERROR = re.compile(r"\bPoolTrackTable\w*|\bpool ?tagging\b|\bexport poolused\b", re.IGNORECASE)
 _OTHER_PREAMBLE = re.compile(
     r"\s*(?:Using a machine size of [0-9]+ pages|Loading (?:Kernel|User|unloaded)|"
     r"\*{2,3} (?:WARNING|ERROR):)"
@@ -57,6 +58,11 @@ def is_pools(text: str) -> bool:
 def is_error(text: str) -> bool:
     """Whether the extension reports here that it cannot read what it needs."""
     return _ERROR.search(text[:400]) is not None
+
+
+def is_own_error(text: str) -> bool:
+    """Whether no other command reports such an error."""
+    return _OWN_ERROR.search(text[:400]) is not None
 
 
 class Opening:
@@ -85,7 +91,7 @@ class Opening:
         self.errors: List[str] = []
         self.unparsed: List[Unparsed] = []
         self._unknown: List[Unparsed] = []
-        self._pool_used = False
+        self._pool_used = self._sorting = False
         self._read(index + 1 if self.command is not None else index)
 
     def _read(self, index: int) -> None:
@@ -99,7 +105,7 @@ class Opening:
                 self.end = at + 1
                 self.unparsed += self._unknown
                 return
-            if is_prompt(text) or (at > self.first and typed_command(text, "poolused")):
+            if is_prompt(text) or (at > self.first and self._begins_next(text)):
                 break
             if self._read_line(self.lines[at]):
                 self.end = at + 1
@@ -108,11 +114,18 @@ class Opening:
             self.rejected = NO_TABLE
             self.end = self.first + 1
 
+    def _begins_next(self, text: str) -> bool:
+        """Whether a line stands here for the second time: another list begins."""
+        if typed_command(text, "poolused") is not None or (self._pool_used and is_pool_used(text)):
+            return True
+        return self._sorting and is_sorting(text)
+
     def _read_line(self, line: Line) -> bool:
         """A line above the titles; False when it was not understood."""
         text = line.text
         sorting = _SORTING.match(text)
         if sorting is not None:
+            self._sorting = True
             self.sort = _SORTS.get(" ".join(sorting["by"].lower().split()))
             if self.sort is None:
                 self._unknown.append(Unparsed(line.number, text, "unknown order"))

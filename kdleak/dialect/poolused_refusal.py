@@ -12,7 +12,7 @@ from kdleak.dialect.poolused_columns import read_header
 
 _LONGEST = 240
 _TITLE = re.compile(
-    r"#*|Tags?|Pool|Used|Usage|Type|Count|Size|Bytes|Kb|KB|MB|Mb|Allocs?|Allocations?|Frees?|Diff|"
+    r"#*|(?:Pool)?Tags?|Pool|Used|Usage|Type|Count|Size|Bytes|Kb|KB|MB|Mb|Allocs?|Allocations?|Frees?|Diff|"
     r"Total|Peak|Current|Per|Driver|Binary|Module|Owner|Description|Name|Address|Blocks|"
     r"Outstanding|Delta|Leaked|(?:Non)?-?[Pp]aged?\w*|Mapped_?Driver|\(\w+\)|[%|:]|/s",
     re.IGNORECASE,
@@ -36,7 +36,7 @@ def why_foreign(text: str, *, poolmon_too: bool = False) -> str:
     if len(text) > _LONGEST or "ag" not in text.lower():
         return ""
     words = text.replace("|", " ").split()
-    if len(words) < 3 or not any(word.lower() in ("tag", "tags") for word in words):
+    if len(words) < 3 or not any(word.lower() in ("tag", "tags", "pooltag") for word in words):
         return ""
     if _POOLMON.search(text):
         return "the columns are those of PoolMon" if poolmon_too else ""

@@ -183,6 +183,8 @@ class PoolUsedLists:
     @property
     def rejected(self) -> str:
         """Why nothing was read: the first refusal, "" when any list was accepted."""
+        if not self.tables:
+            return "no column titles of !poolused in the text"
         if any(not table.rejected for table in self.tables):
             return ""
-        return self.tables[0].rejected if self.tables else ""
+        return self.tables[0].rejected

@@ -36,7 +36,7 @@ _SIZE_FIELDS = {
 }
 _VALUE = re.compile(
     r"\s*(?P<label>[A-Za-z0-9][^:*]{0,60}?)\s{0,8}:\s{0,40}(?P<pages>-?[0-9]{1,20})"
-    r"\s{0,8}\(\s{0,40}(?P<kb>-?[0-9]{1,20})\s{0,4}Kb\s{0,4}\)\s*\Z",
+    r"\s{0,8}\(\s{0,40}(?P<kb>-?[0-9]{1,20})\s{0,4}Kb\s{0,4}\)(?P<behind>\s.*|)\Z",
     re.IGNORECASE,
 )
 _KB_ONLY = re.compile(
@@ -295,6 +295,8 @@ class _Reader:
         if found is not None:
             label, pages, kb = found["label"], int(found["pages"]), int(found["kb"])
             self._values.append(VmValue(label, pages, kb, line.number, self._session))
+            if found["behind"].strip():
+                self._note(line, "words behind the number")
             return True
         found = _PROCESS.match(line.text)
         if found is not None:

@@ -277,6 +277,27 @@ def test_errors_instead_of_rows(message):
     assert table.command == "!poolused 2"
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "unable to get PoolTrackTable - either pool tagging is off or bad symbols",
+        "Unable to read nt!Something",
+        "NT symbols are incorrect, please fix symbols",
+    ],
+)
+def test_errors_of_a_live_engine_come_without_the_command(message):
+    lists = parse_poolused(message + "\n")
+    assert [table.errors for table in lists.tables] == [(message,)]
+    assert lists.rejected == ""
+
+
+def test_an_error_above_a_list_belongs_to_it():
+    message = "unable to read PoolTrackTableExpansion"
+    table = only(message + "\n Sorting by Tag\n\n" + NEW + new_row("Abcd", 1, 2, 3, 4))
+    assert table.errors == (message,)
+    assert len(table.rows) == 1
+
+
 def test_a_command_without_a_list():
     table = only("0: kd> !poolused 4\n0: kd> g\n")
     assert table.rejected == "no table follows"
@@ -293,6 +314,8 @@ def test_a_command_without_a_list():
             " Efgh        1d        2d33f          0            0\n",
             "hexadecimal",
         ),
+        ("PoolTag | Count | Bytes\nAbcd | 12 | 34\n", "columns"),
+        ("Abcd  12  34  UNKNOWN pooltag 'Abcd', please update pooltag.txt\n", "no column titles"),
         (" Tag Type Allocs Used\n Abcd Nonp 12 44\n", "columns"),
         (
             " Tag     Allocs         Used     Allocs         Used\n"
@@ -391,3 +414,24 @@ def test_long_lines_cost_no_more_than_their_length(line):
         "0: kd> !poolused\n" + line + "\n" + NEW + line + "\n" + new_row("A", 1, 2, 3, 4)
     )
     assert time.perf_counter() - begin < 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        " Sorting by Tag",
+        "  Pool Used:",
+        "!poolused",
+        "0: kd> !poolused",
+        "Tag Count Bytes",
+        "            NonPaged            Paged",
+        " Tag     Allocs         Used     Allocs         Used",
+        "unable to read it",
+        "words",
+    ],
+)
+def test_many_lines_cost_no_more_than_their_number(line):
+    text = NEW + new_row("Abcd", 1, 2, 3, 4) + (line + "\n") * 20_000
+    begin = time.perf_counter()
+    parse_poolused(text)
+    assert time.perf_counter() - begin < 5

@@ -96,6 +96,12 @@ def test_remarks_and_percentages_are_reported():
     assert [note.line for note in usage.unparsed] == [3, 4]
 
 
+def test_a_remark_behind_a_quantity():
+    usage = only("!vm\nPhysical Memory: 1 ( 4 Kb)   <- small\nCommit limit: 2 ( 8 Kb)\n")
+    assert [value.pages for value in usage.values] == [1, 2]
+    assert [note.line for note in usage.unparsed] == [2]
+
+
 def test_sizes_on_lines_of_their_own():
     usage = only(
         "!vm\nPage File: \\??\\C:\\p.sys\n Current: 1Kb\n Free Space: 2Kb\n Minimum: 3 Kb\n"
