@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Type, Union
+from typing import Callable, Dict, Optional, Sequence, Tuple, Type, Union
 
 from kdleak.engine.channels.base import LIVE_KERNEL, QuickAccess, Resumed
 from kdleak.engine.channels.child_main import Message
@@ -138,7 +138,7 @@ class ChildChannel:
         limit = COMMAND_SECONDS if timeout is None else timeout
         return str(self.ask(doing, {"do": "execute", "command": command}, limit))
 
-    def ask(self, doing: str, request: Message, timeout: float) -> Any:
+    def ask(self, doing: str, request: Message, timeout: float) -> object:
         """Have the stopped target asked something.
 
         Raises:
@@ -357,7 +357,7 @@ class ChildAccess:
         """Integer registers of the processor that stopped."""
         doing = f"reading registers of {self._channel.where}"
         answer = self._channel.ask(doing, {"do": "registers"}, self._SECONDS)
-        return {str(name): int(value) for name, value in answer.items()}
+        return {str(name): int(value) for name, value in dict(answer).items()}  # type: ignore[call-overload]
 
 
 def open_child(
@@ -419,4 +419,4 @@ def _boot(text: str) -> Tuple[str, float]:
 
 def _is_new_boot(before: Tuple[str, float], now: Tuple[str, float]) -> bool:
     moved = bool(before[0] and now[0]) and before[0] != now[0]
-    return moved or bool(before[1] and now[1]) and now[1] < before[1]
+    return moved or (bool(before[1] and now[1]) and now[1] < before[1])

@@ -108,7 +108,7 @@ class PybagChannel:
         doing = f"running `{without_key(command, self._connection)}` on {self.where}"
         if self._worker.busy:
             raise TargetError(doing, "the target runs", "stop it first")
-        control = self._debugger._control  # noqa: SLF001 - pybag offers no other way
+        control = self._debugger._control
         answer = RunningText(limit=1 << 28)
         failure = ""
         self._output.command = answer
@@ -135,7 +135,7 @@ class PybagChannel:
         if self.session != LIVE_KERNEL:
             raise NotLive(f"letting {self.where} run", f"it is a {self.session}")
         if not self._worker.busy:
-            control = self._debugger._control  # noqa: SLF001
+            control = self._debugger._control
             try:
                 self._forget_interrupt()
                 control.SetExecutionStatus(_GO)
@@ -146,7 +146,7 @@ class PybagChannel:
 
     def break_in(self) -> None:
         """Ask for a stop, from any thread, and return at once."""
-        self._debugger._control.SetInterrupt()  # noqa: SLF001
+        self._debugger._control.SetInterrupt()
 
     def interrupt(self, timeout: float) -> Resumed:
         """Stop a running target; see ``Channel.interrupt``."""
@@ -177,7 +177,7 @@ class PybagChannel:
         self._worker.quit()
 
     def _wait(self, timeout: Optional[float]) -> Resumed:
-        control = self._debugger._control  # noqa: SLF001
+        control = self._debugger._control
         until = None if timeout is None else self._clock() + timeout
         while True:
             left = None if until is None else max(0.0, until - self._clock())
@@ -198,7 +198,7 @@ class PybagChannel:
     def _stopped(self) -> Resumed:
         processor: Optional[int]
         try:
-            processor = int(self._debugger._systems.GetEventThread())  # noqa: SLF001
+            processor = int(self._debugger._systems.GetEventThread())
         except OSError:
             processor = None
         return Resumed(text=self._meanwhile(), processor=processor)
@@ -209,7 +209,7 @@ class PybagChannel:
     def _forget_interrupt(self) -> None:
         """A request for a stop that came too late would end the next command instead."""
         with contextlib.suppress(OSError):
-            self._debugger._control.GetInterrupt()  # noqa: SLF001
+            self._debugger._control.GetInterrupt()
 
     def _lost(self, doing: str, why: object) -> LinkLost:
         reason = " ".join(str(why).split()) or type(why).__name__
@@ -254,7 +254,7 @@ class PybagAccess:
         """
         if not self._indexes:
             self._learn()
-        register = self._debugger._registers  # noqa: SLF001
+        register = self._debugger._registers
         try:
             return {
                 name: int(register.GetValue(index)) & self._mask
@@ -264,7 +264,7 @@ class PybagAccess:
             raise TargetError("reading registers", " ".join(str(error).split())) from None
 
     def _learn(self) -> None:
-        register = self._debugger._registers  # noqa: SLF001
+        register = self._debugger._registers
         machine = next(
             (one for one, name in PROGRAM_COUNTERS.items() if _index(register, name) is not None),
             None,
@@ -316,13 +316,13 @@ def attach_pybag(
         if dump:
             worker.post_call(lambda: _open_dump(debugger, connection))
         else:
-            debugger._control.AddEngineOptions(_INITIAL_BREAK)  # noqa: SLF001
+            debugger._control.AddEngineOptions(_INITIAL_BREAK)
             worker.post("AttachKernel", (connection,))
         worker.wait(None)
         if worker.error is not None:
             raise worker.error
         worker.post("WaitForEvent")
-        resumed = channel._wait(timeout)  # noqa: SLF001 - the same wait
+        resumed = channel._wait(timeout)
     except (OSError, LinkLost) as error:
         said = " ".join(str(error).split()) or type(error).__name__
         raise NoTarget(
@@ -347,7 +347,7 @@ def _load(output: Output) -> Tuple[Any, PybagWorker]:
         work_item = importlib.import_module("pybag.pydbg").WorkItem
         debugger = pybag.KernelDbg()
         debugger.callbacks = _callbacks(callbacks.DbgEngCallbacks, debugger.events, output)
-        client = debugger._client  # noqa: SLF001
+        client = debugger._client
         client.SetOutputCallbacks(debugger.callbacks)
         client.SetEventCallbacks(debugger.callbacks)
         return debugger, PybagWorker(debugger, work_item)
@@ -371,17 +371,15 @@ def _callbacks(base: Any, events: Any, output: Output) -> Any:
 
 
 def _decoded(text: bytes, fallback: str) -> str:
-    for encoding in ("utf-8", fallback):
-        try:
-            return text.decode(encoding)
-        except (UnicodeDecodeError, LookupError):
-            continue
-    return text.decode("latin-1")
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError:
+        return text.decode(fallback, "replace")
 
 
 def _open_dump(debugger: Any, path: str) -> None:
     """OpenDumpFile by the COM interface: pybag's own method is not implemented."""
-    result = debugger._client._cli.OpenDumpFile(path.encode())  # noqa: SLF001
+    result = debugger._client._cli.OpenDumpFile(path.encode())
     if result:
         raise OSError(f"IDebugClient::OpenDumpFile answered 0x{result & 0xFFFFFFFF:08x}")
 

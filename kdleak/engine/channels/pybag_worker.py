@@ -32,12 +32,12 @@ class PybagWorker:
     ) -> None:
         self.busy = False
         self.error: Optional[Exception] = None
-        self._queue = debugger._q  # noqa: SLF001 - pybag offers no other way
+        self._queue = debugger._q
         self._work_item = work_item
         self._clock = clock
         self._done = threading.Event()
         self._call: Optional[Callable[[], object]] = None
-        client, control = debugger._client, debugger._control  # noqa: SLF001
+        client, control = debugger._client, debugger._control
         attach, wait = client.AttachKernel, control.WaitForEvent
 
         def attach_or_call(options: str) -> None:
@@ -56,7 +56,7 @@ class PybagWorker:
             self._done.set()
 
     def post(self, task: str, arguments: Optional[Tuple[object, ...]] = None) -> None:
-        """Hand over one of pybag's tasks: ``AttachKernel``, ``WaitForEvent``. Never with a limit."""
+        """Hand over one of pybag's tasks, ``AttachKernel`` or ``WaitForEvent``, with no limit."""
         self.error = None
         self._done.clear()
         self.busy = True

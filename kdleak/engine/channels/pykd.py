@@ -285,7 +285,7 @@ class PykdAccess:
         for name in REGISTERS[machine]:
             try:
                 values[name] = int(pykd.reg(name)) & mask
-            except (pykd.DbgException, TypeError) as error:
+            except (pykd.DbgException, TypeError) as error:  # noqa: PERF203 - once a session
                 trouble.append(error)
         if PROGRAM_COUNTERS[machine] not in values:
             raise _no_registers(trouble[0] if trouble else Exception("no program counter"))
