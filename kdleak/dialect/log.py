@@ -31,7 +31,8 @@ _NOTICE = re.compile(
     r"\*+ (?:Symbol|Path) .{0,40}(?:summary|validation)|Response[ ]+Time \(ms\)[ ]+Location|"
     r"(?:OK|Deferred|Error|WARNING)[ ]{2,}\S|No \.natvis files found|Using NET for debugging|"
     r"\"File not found\.\"|Please check your debugger configuration|ModLoad: |kdhost: |"
-    r"Resetting default scope|ErrCode = [0-9a-f]{8}|Last set context:|You can get the target MAC|[*=_~-]{4,}[ \t]*\Z|"
+    r"Resetting default scope|ErrCode = [0-9a-f]{8}|Last set context:|"
+    r"You can get the target MAC|[*=_~-]{4,}[ \t]*\Z|"
     r"\*(?: .*)?\*[ \t]*\Z|---+ .* ---+[ \t]*\Z|\.+[ \t]*\Z|quit:|Closing open log file|"
     r"Opened log file|Finding |Preferred dump)"
 )

@@ -14,6 +14,7 @@ from kdleak.dialect.pointer_listing import PointerListing
 from kdleak.dialect.pool import Pool
 from kdleak.dialect.poolfind import PoolFind
 from kdleak.dialect.poolmon import PoolMonScreen
+from kdleak.dialect.pooltag import PoolTagList
 from kdleak.dialect.poolused_table import PoolUsedTable
 from kdleak.dialect.prompt import Prompt
 from kdleak.dialect.registers import RegisterBlock
@@ -90,6 +91,7 @@ Value = Union[
     TargetVersion,
     PoolUsedTable,
     PoolMonScreen,
+    PoolTagList,
     Pool,
     PoolFind,
     VmUsage,

@@ -16,6 +16,7 @@ from kdleak.dialect.pointer_listing import starts_pointer_listing, take_pointer_
 from kdleak.dialect.pool import starts_pool, take_pool
 from kdleak.dialect.poolfind import starts_poolfind, take_poolfind
 from kdleak.dialect.poolmon import starts_poolmon, take_poolmon
+from kdleak.dialect.pooltag import starts_pooltag, take_pooltag
 from kdleak.dialect.poolused import starts_poolused, take_poolused
 from kdleak.dialect.prompt import is_prompt
 from kdleak.dialect.registers import starts_registers, take_registers
@@ -114,6 +115,7 @@ READERS: Tuple[Reader, ...] = (
     _plain(starts_symbol_lines, take_symbol_lines),
     _plain(starts_reload, take_reload),
     _plain(starts_version, take_version),
+    _plain(starts_pooltag, take_pooltag),
 )
 
 

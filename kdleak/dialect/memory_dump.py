@@ -28,7 +28,7 @@ _ELEMENTS = {
 }
 _PACKED = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _TEXT = re.compile(r"\"(?P<text>.*)\"[ ]*\Z")
-_AFTER = re.compile(r"[ ]*\Z|[ ]{2,}.{0,80}\Z")
+_AFTER = re.compile(r"[ ]*\Z|[ ]{2,}(?P<characters>\S.{0,80})\Z")
 _NEAR_ROW = re.compile(rf"[ \t]*{ADDRESS}[ ]{{2}}[0-9a-f?]")
 _DUMP_COMMAND = re.compile(r"!?d[abcdpquw](?:\s|\Z)", re.IGNORECASE)
 
@@ -208,9 +208,13 @@ def read_memory_row(line: Line, one_blank: bool = False) -> Optional[MemoryRow]:
 def _row_of(
     line: Line, address: int, width: int, found: Optional[re.Match[str]]
 ) -> Optional[MemoryRow]:
-    if found is None or not _AFTER.match(line.text, found.end()):
+    after = _AFTER.match(line.text, found.end()) if found else None
+    if found is None or after is None:
         return None
     values = found.group()
+    # One character for each byte at most: a longer text behind the values is none of them.
+    if len((after["characters"] or "").rstrip()) > (len(values) + 1) // (2 if width > 1 else 3):
+        return None
     if "?" not in values:
         data = _little_endian(values, width)
         return MemoryRow(address, data, (), width, None, line.number)
