@@ -29,6 +29,10 @@ STACK_PAGE = 0xFFFFFE8751022000
 BANNER = "Break instruction exception - code 80000003 (first chance)\n"
 
 _ALLOC_0X28 = bytes([0x01, 0x04, 0x01, 0x00, 0x04, 0x42, 0x00, 0x00])
+_REGISTERS = (
+    "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rip", "rsp", "rbp",
+    "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
+)  # fmt: skip
 _FUNCTIONS = ((0x1100, 0x1200), (0x1200, 0x1300), (0x1300, 0x1400), (0x1400, 0x1500))
 _NAMES = {
     NT + 0x1100: "nt!ExAllocateHeapPool",
