@@ -68,7 +68,7 @@ _DEBUGGER_TEXT = re.compile(
 )
 _AT_PROMPT = re.compile(rf"[ \t]*{PROMPT_PATTERN}")
 
-_QUOTE = re.compile(r"[ \t]{0,3}>(?: ?>)*")
+_QUOTE = re.compile(r"[ \t]{0,12}>(?: ?>)*")
 _COMMENT = re.compile(r"[ \t]*(?://+!?|--|;+|\|(?!\|)|\*(?![* \t]*\*)(?: :)?|rem(?=[ \t]|\Z)|'|%)")
 _CHAT = re.compile(
     r"[ \t]*\[?[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?(?: ?[AP]M)?\]?[ \t]?"
