@@ -16,14 +16,19 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import secrets as random_source
 import time
 from typing import Callable, List, Optional, Tuple
 
 from kdleak.engine.channels.base import DUMP, LIVE_KERNEL, QuickAccess, Resumed
 from kdleak.engine.channels.kd_failure import link_lost, no_answer, why_it_ended
 from kdleak.engine.channels.kd_process import KdProcess, Output
-from kdleak.engine.channels.kd_text import says_break_in, says_connected, says_lost, without
+from kdleak.engine.channels.kd_text import (
+    new_mark,
+    says_break_in,
+    says_connected,
+    says_lost,
+    without,
+)
 from kdleak.errors import KdleakError, PortInUse, TargetError, UsageError
 
 _COMMAND_SECONDS = 60.0
@@ -48,7 +53,7 @@ class KdChannel:
         secrets: what is blanked wherever the debugger prints it.
         start: starts the process.
         clock: seconds, monotonic.
-        new_mark: gives marks that no target can foresee.
+        marks: gives marks that no target can foresee.
 
     Attributes:
         sessions: debugger processes attached so far. When ``interrupt`` had to start a new one,
@@ -64,7 +69,7 @@ class KdChannel:
         secrets: Tuple[str, ...] = (),
         start: Optional[Callable[[List[str]], KdProcess]] = None,
         clock: Callable[[], float] = time.monotonic,
-        new_mark: Callable[[], str] = lambda: "kdleak" + random_source.token_hex(8),
+        marks: Callable[[], str] = new_mark,
     ) -> None:
         self._command = command
         self._where = where
@@ -72,7 +77,7 @@ class KdChannel:
         self._secrets = secrets
         self._start = start or (lambda words: KdProcess(words, clock=clock))
         self._clock = clock
-        self._new_mark = new_mark
+        self._marks = marks
         self._process: Optional[KdProcess] = None
         self._awaited = ""  # the command whose mark is still to come, "" for none
         self._attaching = False
@@ -283,7 +288,7 @@ class KdChannel:
 
     def _ask(self, process: KdProcess, command: str) -> None:
         """Send a command and the echo of a mark."""
-        mark = self._new_mark()
+        mark = self._marks()
         process.expect(mark)
         self._awaited = command or "the start"
         process.send(*([command] if command else []), f".echo {mark}")
@@ -433,24 +438,28 @@ class KdChannel:
             if self._attaching:
                 if not says_connected(process.tail):
                     return
-            else:
-                self._stop_to_leave(process, may_run=farewell == "qd")
+            elif not self._stop_to_leave(process, may_run=farewell == "qd"):
+                return
         process.send(farewell)
         if not process.wait_for_end(_LEAVE_SECONDS) and farewell == "qd":
             process.send("g")  # it did not understand: at least the target runs
             process.wait_for_end(1.0)
 
-    def _stop_to_leave(self, process: KdProcess, *, may_run: bool) -> None:
-        """Stop the target, with no break-in left over that would freeze it afterwards."""
-        tried = f"leaving {self._where}"
+    def _stop_to_leave(self, process: KdProcess, *, may_run: bool) -> bool:
+        """Stop the target, with no break-in left over that would freeze it afterwards.
+
+        Returns:
+            False when it does not stop.
+        """
         if not self._running:
-            self._settle(process, tried)
+            self._settle(process, f"leaving {self._where}")
             if self._break_owed and may_run:
                 self._go(process)
                 process.wait_until(self._clock() + _SURPLUS_SECONDS / 2)
-        if self._running:
-            self._break_owed = False
-            self._break_in(process, self._clock() + _LEAVE_SECONDS)
+        if not self._running:
+            return True
+        self._break_owed = False
+        return self._break_in(process, self._clock() + _LEAVE_SECONDS) is not None
 
 
 def _check_command(command: str) -> None:

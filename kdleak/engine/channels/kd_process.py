@@ -111,6 +111,8 @@ class KdProcess:
     @property
     def exit_code(self) -> Optional[int]:
         """Its exit code, None while it runs."""
+        if self._ended:  # its output ends a moment before itself
+            self.wait_for_end(1.0)
         return self._process.poll()
 
     @property

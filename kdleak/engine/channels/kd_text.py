@@ -9,6 +9,7 @@ stopped, and how the prompt in front of it reads, exactly.
 from __future__ import annotations
 
 import re
+import secrets
 from collections import deque
 from dataclasses import dataclass
 from typing import Deque, Optional, Tuple
@@ -21,6 +22,7 @@ PROMPT = (
 _LEADING = re.compile(rf"(?:\A\n?{PROMPT.replace('?P<cpu>', '?:')})")
 _TRAILING = re.compile(rf"{PROMPT.replace('?P<cpu>', '?:')}\Z")
 _ECHO = ".echo "
+_MARK = re.compile(r"(?:\.echo )?\bkdleak[0-9a-f]{16}\b")
 _LONGEST_PROMPT = 40
 
 _LOST = (
@@ -46,6 +48,11 @@ class Found:
     end: int
     prompt: str = ""
     processor: Optional[int] = None
+
+
+def new_mark() -> str:
+    """A mark that no target can foresee."""
+    return "kdleak" + secrets.token_hex(8)
 
 
 def find_mark(text: str, mark: str) -> Optional[Found]:
@@ -161,7 +168,7 @@ def last_lines(text: str, count: int = 3, width: int = 160) -> str:
     """
     lines = []
     for line in reversed(text[-8192:].split("\n")):
-        plain = _TRAILING.sub("", line).strip()
+        plain = _MARK.sub("", _LEADING.sub("", line + " ")).strip()
         if plain.strip("*.- ") and plain not in lines:
             lines.append("".join(one if one.isprintable() else "?" for one in plain)[:width])
             if len(lines) == count:
@@ -175,9 +182,9 @@ def secrets_of(connection: str) -> Tuple[str, ...]:
     return tuple(dict.fromkeys(values))
 
 
-def without(secrets: Tuple[str, ...], text: str) -> str:
+def without(hidden: Tuple[str, ...], text: str) -> str:
     """The text with every secret replaced by dots."""
-    for secret in secrets:
+    for secret in hidden:
         text = text.replace(secret, "...")
     return text
 
