@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional
 from kdleak.dialect.stack_frame import Missing, Row, Where
 from kdleak.dialect.stack_header import StackHeader
 from kdleak.dialect.stack_row import read_call_site, read_row
-from kdleak.dialect.symbol import parse_symbol
+from kdleak.dialect.symbol import blanks_belong, parse_symbol
 
 TERMINAL_WIDTHS = frozenset({80, 100, 120, 132, 160})
 """Columns of usual terminals."""
@@ -20,7 +20,7 @@ TERMINAL_WIDTHS = frozenset({80, 100, 120, 132, 160})
 _OFFSET_TAIL = re.compile(r"\+0x[0-9a-fA-F]+(?:\s|\Z)")
 _CUT_OFFSET = re.compile(r"\+(?:0x?)?\Z")
 _HEX_TAIL = re.compile(r"[x0-9a-fA-F]+(?:\s|\Z)")
-_SUFFIX = re.compile(r"\[+[^\[\]]* @ [0-9]+\]\s*\Z|\((?:FPO|CONV|TrapFrame|Inline|!)")
+_SUFFIX = re.compile(r"\s*(?:\[+[^\[\]]* @ [0-9]+\]\s*\Z|\((?:FPO|CONV|TrapFrame|Inline|!))")
 
 
 class Open(NamedTuple):
@@ -66,7 +66,13 @@ def join_row(above: Open, below: str, header: StackHeader, known_width: int) -> 
     Returns:
         The joined row, or None when the line is none of its parts.
     """
-    tail = below.strip()
+    tail = below.rstrip()
+    if breaks_at(above.physical, known_width):
+        # What a terminal cut off begins where it begins, behind the indentation of the block.
+        indent = len(above.text) - len(above.text.lstrip())
+        tail = tail[indent:] if not tail[:indent].strip() else tail.lstrip()
+    else:
+        tail = tail.lstrip()
     if above.row.missing is Missing.ARGUMENTS:
         return _complete_columns(above, tail, header)
     if above.row.missing is Missing.SYMBOL:
@@ -93,7 +99,7 @@ def _complete_columns(above: Open, tail: str, header: StackHeader) -> Optional[J
     have = len(above.row.frame.args or ())
     width = breaks_at(above.physical)
     for glue in ("", " ") if width else (" ",):
-        candidate = above.text.rstrip() + " " + tail if glue else above.text + tail
+        candidate = f"{above.text.rstrip()} {tail.lstrip()}" if glue else above.text + tail
         joined = read_row(candidate, header, above.where)
         if joined is None:
             continue
@@ -106,6 +112,7 @@ def _complete_columns(above: Open, tail: str, header: StackHeader) -> Optional[J
 def _add_symbol(above: Open, tail: str, header: StackHeader) -> Optional[Joined]:
     if tail.endswith(":"):
         return None  # the label of a break
+    tail = tail.lstrip()
     expression = parse_symbol(tail)
     if expression is None or not (expression.certain or expression.open):
         return None
@@ -126,11 +133,11 @@ def _close_bracket(above: Open, tail: str, header: StackHeader) -> Optional[Join
 
 def _lengthen(above: Open, tail: str, header: StackHeader, known_width: int) -> Optional[Joined]:
     """The row has a call site already: its tail, or a suffix, may stand alone below it."""
-    bare = above.text.rstrip()
+    width = breaks_at(above.physical, known_width)
+    bare = above.text if width else above.text.rstrip()
     if _SUFFIX.match(tail):
         joined = _read(f"{bare} {tail}", header, above.where)
         return None if joined is None or joined.rest else Joined(f"{bare} {tail}", joined)
-    width = breaks_at(above.physical, known_width)
     frame = above.row.frame
     certain = (frame.offset is None and _OFFSET_TAIL.match(tail) is not None) or (
         _CUT_OFFSET.search(bare) is not None and _HEX_TAIL.match(tail) is not None
@@ -153,4 +160,4 @@ def _may_be_tail(text: str, tail: str, *, has_source: bool) -> bool:
     if "!" in first and "!" in text and not first.startswith("!"):
         return False
     rest = tail[len(first) :].strip()
-    return not rest or rest[0] in "[("
+    return not rest or rest[0] in "[(" or blanks_belong((text + tail).rpartition("!")[2])

@@ -15,7 +15,7 @@ from kdleak.dialect.source import Line, Unparsed
 from kdleak.dialect.stack_command import is_call_site_command
 from kdleak.dialect.stack_frame import Missing, Row, StackFrame, Where
 from kdleak.dialect.stack_header import NO_HEADER, HeaderKind, StackHeader, read_header
-from kdleak.dialect.stack_join import Joined, Open, join_row
+from kdleak.dialect.stack_join import Joined, Open, breaks_at, join_row
 from kdleak.dialect.stack_messages import (
     casts_doubt,
     glued_message,
@@ -36,7 +36,10 @@ _BREAK = re.compile(
     r"\s*(?:\(?[0-9a-f.]*\)?:?\s*Break instruction exception|Breakpoint \d+ hit|"
     r"\*\*\* Fatal System Error)"
 )
-_ADDRESS_LIKE = re.compile(r"\s*(?:[0-9a-fA-F]{1,3}\s+)?[0-9a-fA-F]{8}[`']?[0-9a-fA-F]{0,8}[\s:]")
+_ADDRESS_LIKE = re.compile(
+    r"\s*(?:\w{1,3}\s+)?(?:[0-9a-fA-F]{8}|(?=\w*[0-9])\w{8})(?:[`']?\w{8})?[\s:]"
+)
+"""The beginning of a row, even where letters stand for digits."""
 
 
 class StackReader:
@@ -94,6 +97,7 @@ class StackReader:
             self._take_row(row, text, position)
             position += 1
         self._close()
+        self.unparsed.sort(key=lambda entry: entry.line)
         return self._end
 
     def _is_cut(self) -> bool:
@@ -104,8 +108,9 @@ class StackReader:
         if not text or text.isspace():
             self._blanks += 1
             return position + 1 if self._blanks <= _MOST_BLANK_LINES else -1
-        if self._is_cut() and self._join(position, text):
-            return position + 1
+        joined = self._join(position, text) if self._is_cut() else 0
+        if joined:
+            return joined
         if is_message(text):
             return self._take_message(position, "")
         glued = glued_message(text)
@@ -125,8 +130,9 @@ class StackReader:
             return self._take_header(header, position)
         if is_prompt(text) or _BREAK.match(text):
             return -1
-        if self._join(position, text):
-            return position + 1
+        joined = self._join(position, text) or self._take_halves(position, text, where)
+        if joined:
+            return joined
         row = read_call_site(text, where) if self._reads_call_sites() else None
         if row is not None and (row.frame.symbol or row.frame.address is not None or self._dense()):
             self._take_row(row, text, position)
@@ -183,28 +189,73 @@ class StackReader:
         self._end = following
         return following
 
-    def _join(self, position: int, text: str) -> bool:
-        """Take a line as the rest of the row above it."""
+    def _join(self, position: int, text: str) -> int:
+        """Take a line as the rest of the row above it; 0 when it is none."""
         above = self._open
         if above is None:
-            return False
-        most = _MOST_PARAMETER_LINES if above.row.missing is Missing.BRACKET else _MOST_PARTS
-        if above.parts >= most or (self._blanks and above.row.missing is Missing.NOTHING):
-            return False
+            return 0
+        if above.row.missing is Missing.BRACKET:
+            return self._join_to_bracket(above, position)
+        if above.parts >= _MOST_PARTS or (self._blanks and above.row.missing is Missing.NOTHING):
+            return 0
         joined = join_row(above, text, self.header, self._wrap_width)
         if joined is None:
-            return False
-        self._keep(above, joined, text, position)
-        return True
+            return 0
+        self._keep(Open(joined.text, text, joined.row, above.parts + 1), joined)
+        self._end = position + 1
+        return position + 1
 
-    def _keep(self, above: Open, joined: Joined, text: str, position: int) -> None:
+    def _join_to_bracket(self, above: Open, position: int) -> int:
+        """Join lines until the bracket closes; 0 when it does not before another row."""
+        parameters = above.text.count("(") > above.text.count(")")
+        most = _MOST_PARAMETER_LINES if parameters else _MOST_PARTS
+        for below in range(position, min(position + most, len(self._lines))):
+            text = self._lines[below].text
+            if not text.strip():
+                continue
+            if below > position and self._is_own(text):
+                return 0
+            joined = join_row(above, text, self.header, self._wrap_width)
+            if joined is None:
+                return 0
+            above = Open(joined.text, text, joined.row, above.parts + 1)
+            if joined.row.missing is not Missing.BRACKET:
+                self._keep(above, joined)
+                self._end = below + 1
+                return below + 1
+        return 0
+
+    def _is_own(self, text: str) -> bool:
+        """Whether a line is something by itself, not the rest of a row."""
+        return (
+            read_row(text, self.header) is not None
+            or is_message(text)
+            or is_prompt(text)
+            or read_header(text) is not None
+        )
+
+    def _take_halves(self, position: int, text: str, where: Where) -> int:
+        """Read a row that a terminal cut inside an address; 0 when it is none."""
+        if not breaks_at(text, self._wrap_width) or not _ADDRESS_LIKE.match(text):
+            return 0
+        whole = text
+        for below in range(position + 1, min(position + _MOST_PARTS, len(self._lines))):
+            whole += self._lines[below].text
+            row = read_row(whole, self.header, where._replace(wrapped=True))
+            if row is not None and not self._begins_anew(row):
+                self._wrap_width = len(text)
+                self._take_row(row, whole, below)
+                self._open = Open(whole, self._lines[below].text, row, below - position + 1)
+                return below + 1
+        return 0
+
+    def _keep(self, row: Open, joined: Joined) -> None:
         if joined.wrapped_at:
             self._wrap_width = joined.wrapped_at
-        self._open = Open(joined.text, text, joined.row, above.parts + 1)
+        self._open = row
         if joined.row.width:
             self.width = self.width or joined.row.width
         self._blanks = 0
-        self._end = position + 1
 
     def _step_over(self, position: int, text: str) -> int:
         """Pass a line that is no part of the stack, if the stack goes on below it."""

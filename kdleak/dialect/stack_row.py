@@ -12,20 +12,23 @@ from typing import Optional, Tuple
 from kdleak.dialect.stack_columns import Columns, columns_of, read_addresses
 from kdleak.dialect.stack_frame import NOWHERE, Missing, Row, StackFrame, Where
 from kdleak.dialect.stack_header import StackHeader
-from kdleak.dialect.symbol import SymbolExpression, address_of, parse_symbol
+from kdleak.dialect.symbol import LONG_WAY, SymbolExpression, address_of, parse_symbol
 
 _HALF = "[0-9a-f]{8}"
 _WIDE = f"{_HALF}`{_HALF}"
+_CALL_SITE = (
+    r"([\w.$]+)!([\w:$~@?.]+)(?:\+0x([0-9a-f]+))?(?: \[([^\[\]@]{1,260} @ [0-9]{1,7})\])? ?\Z"
+)
 _PLAIN_64 = re.compile(
     rf" ?(?:([0-9a-f]{{2,3}}) )?(?:({_WIDE}) )?({_WIDE})"
-    rf"(?: : ({_WIDE}) ({_WIDE}) ({_WIDE}) ({_WIDE}) : | {{1,5}})"
-    r"([\w.$]+)!([\w:$~@?.]+)(?:\+0x([0-9a-f]+))? ?\Z"
+    rf"(?: {{1,5}}: ({_WIDE}) ({_WIDE}) ({_WIDE}) ({_WIDE}) : | {{1,5}})"
+    rf"{_CALL_SITE}"
 )
 """Rows as the debugger prints them with symbols on a 64-bit machine: the bulk of every hunt."""
 
 _PLAIN_32 = re.compile(
     rf"(?:([0-9a-f]{{2,3}}) )?({_HALF}) ({_HALF}) (?:({_HALF}) ({_HALF}) ({_HALF}) )?"
-    r"([\w.$]+)!([\w:$~@?.]+)(?:\+0x([0-9a-f]+))? ?\Z"
+    rf"{_CALL_SITE}"
 )
 
 _NUMBER = re.compile(r"\s*([0-9a-fA-F]{1,3})(?=\s)")
@@ -116,8 +119,9 @@ def read_plain_row(text: str, where: Where = NOWHERE) -> Optional[Row]:
     """The common forms in one step each; None for everything that needs a closer look."""
     found = _PLAIN_64.match(text)
     if found:
-        number, first, second, one, two, three, four, module, symbol, offset = found.groups()
-        if (first is None and one is None) or "0x" in symbol:
+        number, first, second, one, two, three, four, *names = found.groups()
+        module, symbol, offset, source = names
+        if (first is None and one is None) or LONG_WAY.search(symbol):
             return None
         args: Optional[Tuple[int, ...]] = None
         if one is not None:
@@ -134,8 +138,9 @@ def read_plain_row(text: str, where: Where = NOWHERE) -> Optional[Row]:
         found = _PLAIN_32.match(text)
         if found is None:
             return None
-        number, first, second, one, two, three, module, symbol, offset = found.groups()
-        if "0x" in symbol:
+        number, first, second, one, two, three, *names = found.groups()
+        module, symbol, offset, source = names
+        if LONG_WAY.search(symbol):
             return None
         args = None if one is None else (int(one, 16), int(two, 16), int(three, 16))
         width = 4
@@ -150,6 +155,7 @@ def read_plain_row(text: str, where: Where = NOWHERE) -> Optional[Row]:
         module,
         symbol,
         None if offset is None else int(offset, 16),
+        source=source,
         uncertain=uncertain,
         wrapped=wrapped,
         line=line,

@@ -28,7 +28,8 @@ def begins_without_header(lines: Sequence[Line], index: int) -> bool:
     if not _MAY_BE_ROW.match(text):
         return False
     row = read_row(text, NO_HEADER)
-    if row is None or not (row.missing is Missing.NOTHING or _BETWEEN_COLONS.match(text)):
+    whole = row is not None and row.missing in (Missing.NOTHING, Missing.BRACKET)
+    if row is None or not (whole or _BETWEEN_COLONS.match(text)):
         return False
     if _is_certain(text, row):
         return True

@@ -15,6 +15,9 @@ from typing import NamedTuple, Optional, Tuple
 _PLAIN = re.compile(r"([\w.$~]+)!([\w:$~@?.]+)(?:\+0x([0-9a-fA-F]+))?\Z")
 """By far the most common form; names that end like a missing "+" go the long way."""
 
+LONG_WAY = re.compile(r"0x|(?:operator|\?)\Z")
+"""Simple names that may be cut, or may have lost the "+" before their offset."""
+
 _SCAN = re.compile(
     r"(?P<string>\"[^\"]*\")|(?P<open>[(\[])|(?P<close>[)\]])"
     r"|\+(?:0x)?(?P<offset>[0-9a-fA-F]+(?:`[0-9a-fA-F]+)?)(?=[\s\[(]|\Z)"
@@ -32,6 +35,10 @@ _ADDRESS = re.compile(
 )
 _NO_PLUS = re.compile(r"(?<=[\w)])0x([0-9a-fA-F]+)\Z")
 _DECORATED = re.compile(r"::|[<?`]|@\d+\Z")
+_OPERATOR_SIGNS = re.compile(r"operator(?:<=>|<<=?|<=?|->\*?|>>=?|>=?)|->")
+_WITH_BLANKS = re.compile(r"\boperator (?:new|delete)|\?\? (?=::)|`[^`']*'")
+_TEMPLATE = re.compile(r"<[^<>]*>")
+_DEEPEST_TEMPLATE = 16
 _AT_ADDRESS = re.compile(r"@\s*(?:0x)?([0-9a-fA-F]+(?:\\?[`'][0-9a-fA-F]{8})?)")
 _PARENS = re.compile(r"[()]")
 _NO_FUNCTION = "[No function listed.]"
@@ -104,6 +111,16 @@ def address_of(digits: str) -> int:
     return int(digits.replace("`", "").replace("'", "").replace("\\", ""), 16)
 
 
+def blanks_belong(name: str) -> bool:
+    """Whether every blank of a name stands where the names of C++ have them."""
+    bare = _WITH_BLANKS.sub("", name.partition(" [")[0].partition(" (")[0])
+    for _ in range(_DEEPEST_TEMPLATE):
+        bare, changed = _TEMPLATE.subn("", bare)
+        if not changed:
+            break
+    return " " not in bare.strip()
+
+
 def parse_symbol(text: str) -> Optional[SymbolExpression]:
     """Read a call site.
 
@@ -115,7 +132,7 @@ def parse_symbol(text: str) -> Optional[SymbolExpression]:
     """
     text = text.strip()
     plain = _PLAIN.match(text)
-    if plain and "0x" not in plain.group(2):
+    if plain and not LONG_WAY.search(plain.group(2)):
         module, symbol, digits = plain.groups()
         return SymbolExpression(module, symbol, None if digits is None else int(digits, 16))
     if not text:
@@ -134,11 +151,19 @@ def parse_symbol(text: str) -> Optional[SymbolExpression]:
     if offset is None:
         name, offset = _offset_without_plus(name)
     split = _split_name(name, offset is not None)
-    if split is not None and split.symbol is None and offset is None:
-        tail = tail._replace(open=True)  # cut behind the "!"
+    if split is not None and offset is None and _is_cut(split, name):
+        tail = tail._replace(open=True)
     if split is None or (split.module is None and offset is None and tail.rest):
         return None
     return _expression(split, offset, None, tail)
+
+
+def _is_cut(split: _Name, name: str) -> bool:
+    """Whether a name that holds blanks was broken at one of them, or behind its ``!``."""
+    if split.symbol is None or split.parameters is not None:
+        return split.symbol is None
+    bare = _OPERATOR_SIGNS.sub("operator", name)
+    return bare.count("<") > bare.count(">") or name.endswith(("operator", "??"))
 
 
 def _expression(
