@@ -37,8 +37,9 @@ _BREAK_IN_PLACES = ("dbgbreakpoint", "rtlpbreakwithstatusinstruction", "dbguserb
 
 # Commands that must not be carried out a second time only to see why they failed.
 _NOT_TWICE = re.compile(
-    r"(?:^|;)\s*(?:~\S*\s*)?(?:g[chnu]?|p[acth]*|t[abcth]*|q[dq]?|\.(?:reboot|crash|restart|kill|"
-    r"detach)|r[mF]?\s[^;]*=|e[abdpqwuz]*\s[^;]*@|\.for|\.while|z|!py)(?:\s|;|$|\()",
+    r"(?:^|;)\s*(?:~\S*\s*)?(?:"
+    r"(?:g[chnu]?|p[acth]*|t[abcth]*|q[dq]?|z|\.(?:reboot|crash|restart|kill|detach|for|while)|!py)"
+    r"(?:\s|;|\(|$)|r[mF]?\s[^;]*=)",
     re.IGNORECASE,
 )
 _BLOCK_SIGNS = re.compile(r"[{}\"]")
