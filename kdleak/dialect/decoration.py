@@ -38,7 +38,7 @@ _BLOCK_TAG = re.compile(
     re.IGNORECASE,
 )
 _LINE_END_TAG = re.compile(
-    r"(?:</?(?:pre|code|blockquote|div|p)>|<br ?/?>|\[/(?:code|quote|pre)\])+[ \t]*\Z",
+    r"(?:</?(?:pre|code|blockquote|div|p)>|<br ?/?>|\[/(?:code|quote|pre)\]){1,8}[ \t]*\Z",
     re.IGNORECASE,
 )
 
@@ -54,7 +54,7 @@ _BARE_UNDERSCORE = re.compile(r"(?<!\\)_")
 _PATH = re.compile(r"\\[A-Za-z0-9.]")
 
 _DEBUGGER_TEXT = re.compile(
-    rf"[ \t]*(?:{PROMPT_PATTERN}"
+    rf"(?:{PROMPT_PATTERN}"
     r"|(?:[0-9a-f]{1,3}[ ]+)?[0-9a-f]{8}[`']?[0-9a-f]{8}[ ]"
     r"|(?:[0-9a-f]{2,3}[ ]+)?[0-9a-f]{8}[ ]+[0-9a-f]{8}[ ]"
     r"|[0-9a-f]{1,3}[ ]+\(Inline"
@@ -78,8 +78,8 @@ _CHAT = re.compile(
 _BEFORE_PROMPT = re.compile(rf"[ \t]*(?:\*[ ]:|\*|//+|\#|--|;)[ \t]*(?={PROMPT_PATTERN})")
 
 _CODE_SPAN = re.compile(r"[ \t]*(`{1,2})(?!`)(.*[^`])\1[ \t]*\Z")
-_BOLD_COMMAND = re.compile(rf"([ \t]*{PROMPT_PATTERN}[ ]?)(\*\*|__)(.+)\4[ \t]*\Z")
-_BOLD_LINE = re.compile(rf"[ \t]*\*\*({PROMPT_PATTERN}.*)\*\*[ \t]*\Z")
+_BOLD_COMMAND = re.compile(rf"\A([ \t]*{PROMPT_PATTERN}[ ]?)(\*\*|__)(.+)\4[ \t]*\Z")
+_BOLD_LINE = re.compile(rf"\A[ \t]*\*\*({PROMPT_PATTERN}.*)\*\*[ \t]*\Z")
 _GLUED_PROMPT = re.compile(rf"(?<=[^\s0-9A-Fa-f:>#|]){PROMPT_PATTERN}[ ]")
 
 
@@ -178,7 +178,7 @@ def _code_spans(lines: List[Line]) -> None:
 
 
 def _open_spans(lines: List[Line], spans: Sequence[Tuple[int, str]]) -> None:
-    if len(spans) > 1 or (spans and _DEBUGGER_TEXT.match(spans[0][1])):
+    if len(spans) > 1 or (spans and _is_debugger_text(spans[0][1])):
         for index, text in spans:
             lines[index] = Line(lines[index].number, text)
 
@@ -199,8 +199,13 @@ def _certainly_a_log(rests: Sequence[str]) -> bool:
     return _evidence(rests) > 1
 
 
+def _is_debugger_text(text: str) -> bool:
+    # the blanks in front are taken off first: a pattern that tries them one by one is quadratic
+    return _DEBUGGER_TEXT.match(text.lstrip(" \t")) is not None
+
+
 def _evidence(rests: Sequence[str]) -> int:
-    return sum(_DEBUGGER_TEXT.match(rest) is not None for rest in rests)
+    return sum(_is_debugger_text(rest) for rest in rests)
 
 
 def _strip_runs(
@@ -262,7 +267,7 @@ def _unglue(lines: Sequence[Line]) -> Tuple[Line, ...]:
         text = line.text
         if "kd> " in text and not _AT_PROMPT.match(text):
             found = _GLUED_PROMPT.search(text)
-            if found and _DEBUGGER_TEXT.match(text):
+            if found and _is_debugger_text(text):
                 parted.append(Line(line.number, text[: found.start()]))
                 text = text[found.start() :]
         parted.append(line if text is line.text else Line(line.number, text))
