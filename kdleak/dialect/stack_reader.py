@@ -213,7 +213,7 @@ class StackReader:
             text = self._lines[below].text
             if not text.strip():
                 continue
-            if below > position and self._is_own(text):
+            if (below > position or self._reads_call_sites()) and self._is_own(text):
                 return 0
             joined = join_row(above, text, self.header, self._wrap_width)
             if joined is None:
@@ -232,6 +232,7 @@ class StackReader:
             or is_message(text)
             or is_prompt(text)
             or read_header(text) is not None
+            or ("!" in text and self._reads_call_sites() and read_call_site(text) is not None)
         )
 
     def _take_halves(self, position: int, text: str, where: Where) -> int:
