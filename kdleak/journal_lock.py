@@ -22,7 +22,8 @@ if sys.platform == "win32":
         except PermissionError:
             return False
         except OSError as error:
-            if error.errno in (13, 36):  # EACCES, EDEADLOCK: held by another process
+            # EACCES, EDEADLOCK: held by another process; Wine's C library gives no number at all.
+            if error.errno in (0, 13, 36):
                 return False
             raise
         return True

@@ -56,6 +56,7 @@ SOURCES = {
     "kd.exe": ("kd.c", ("-lole32", "-luuid")),
     "kdfix.dll": ("kdfix.c", ("-shared",)),
     "mscoree.dll": ("mscoree.c", ("-shared", "-luuid")),
+    "bcryptprimitives.dll": ("bcryptprimitives.c", ("-shared", "-ladvapi32")),
     "python.exe": ("python.c", ("-municode",)),
     "kdexts.dll": ("kdexts.c", ("-shared", "-luuid")),
     "ext.dll": ("noexts.c", ("-shared",)),
@@ -189,6 +190,7 @@ def compile_sources(places: Places) -> None:
         "kd.exe": [places.kd],
         "kdfix.dll": [places.kd, places.python],
         "mscoree.dll": [places.python],
+        "bcryptprimitives.dll": [places.python],
         "python.exe": [places.python],
     }
     with tempfile.TemporaryDirectory(dir=places.root) as scratch:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,13 +60,33 @@ class Practice:
     Attributes:
         connection: the debugger's connection string.
         symbols: symbol path for the debugger, as folders of this machine.
-        process: the target.
     """
 
     connection: str
     symbols: str
-    process: subprocess.Popen[str]
+    _command: list[str]
+    _process: subprocess.Popen[str] | None = None
     _report: dict[str, object] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Boot it, unless that is done."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._command,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                cwd=ROOT,
+                start_new_session=True,
+            )
+            assert self._process.stdout is not None
+            assert "ready" in self._process.stdout.readline()
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        """The target."""
+        assert self._process is not None
+        return self._process
 
     def finish(self) -> dict[str, object]:
         """End the target.
@@ -80,12 +101,21 @@ class Practice:
             self._report = json.loads(out)
         return self._report
 
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """What the run cost; ends the target."""
+        found = self.finish()["statistics"]
+        assert isinstance(found, dict)
+        return found
+
     def kill(self) -> None:
         """End the target at once, as a machine that loses power."""
-        if self.process.poll() is None:
-            self.process.kill()
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.kill()
         with contextlib.suppress(ValueError):  # its pipes may be closed already
-            self.process.communicate(timeout=20)
+            self._process.communicate(timeout=20)
 
 
 def free_udp_port() -> int:
@@ -96,37 +126,35 @@ def free_udp_port() -> int:
         return port
 
 
-def start_practice(*options: str, key: str = KEY) -> Practice:
-    """A running practice target; ``options`` are those of ``kdleak.practice.run``."""
+def plan_practice(*options: str, key: str = KEY) -> Practice:
+    """A practice target that is not started yet; ``options`` of ``kdleak.practice.run``."""
     port = free_udp_port()
-    command = [sys.executable, "-m", "kdleak.practice.run"]
-    process = subprocess.Popen(
-        [*command, f"net:host=127.0.0.1,port={port},key={key}", "--json", *options],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        cwd=ROOT,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    assert "ready" in process.stdout.readline()
     symbols = str(IMAGES)
     if "--build" in options:
-        build = options[options.index("--build") + 1]
-        if (IMAGES / build).is_dir():
-            symbols = f"{IMAGES / build};{IMAGES}"
-    return Practice(f"net:port={port},key={key}", symbols, process)
+        special = IMAGES / options[options.index("--build") + 1]
+        if special.is_dir():
+            symbols = f"{special};{IMAGES}"
+    target = f"net:host=127.0.0.1,port={port},key={key}"
+    command = [sys.executable, "-m", "kdleak.practice.run", target, "--json", *options]
+    return Practice(f"net:port={port},key={key}", symbols, command)
 
 
 @pytest.fixture
 def practice_over_kdnet() -> Iterator[Callable[..., Practice]]:
-    """Starts practice targets; call it with options of ``kdleak.practice.run``."""
-    running: list[Practice] = []
+    """Makes practice targets, started unless ``late``; the rest as ``plan_practice``.
 
-    def start(*options: str, key: str = KEY) -> Practice:
-        running.append(start_practice(*options, key=key))
-        return running[-1]
+    A target offers itself when it boots and every three seconds after that: a debugger that was
+    there first is served at once.
+    """
+    made: list[Practice] = []
 
-    yield start
-    for one in running:
+    def make(*options: str, key: str = KEY, late: bool = False) -> Practice:
+        one = plan_practice(*options, key=key)
+        made.append(one)
+        if not late:
+            one.start()
+        return one
+
+    yield make
+    for one in made:
         one.kill()

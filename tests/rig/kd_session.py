@@ -28,6 +28,7 @@ class KdSession:
     def __init__(
         self, rig: Rig, connection: str, symbols: str, *options: str, kdexts: bool = True
     ) -> None:
+        self.greeting = ""
         self.process = subprocess.Popen(
             [str(rig.kd), "-k", connection, "-y", symbols, *options],
             stdin=subprocess.PIPE,
@@ -43,26 +44,30 @@ class KdSession:
         Raises:
             AssertionError: it did not come to that in ``timeout`` seconds.
         """
-        return self._read(timeout, prompt=True)
+        return self._read(timeout, PROMPT)
 
     def until_end(self, timeout: float = 30) -> str:
         """What kd prints until it ends."""
-        text = self._read(timeout, prompt=False)
+        text = self._read(timeout, None)
         self.process.wait(timeout)
         return text
 
-    def _read(self, timeout: float, *, prompt: bool) -> str:
+    def until(self, words: str, timeout: float = 30) -> str:
+        """What kd prints until these words came."""
+        return self._read(timeout, re.compile(re.escape(words.encode("latin-1"))))
+
+    def _read(self, timeout: float, mark: re.Pattern[bytes] | None) -> str:
         stream = self.process.stdout
         assert stream is not None
         seen = b""
         end = time.monotonic() + timeout
-        while not (prompt and PROMPT.search(seen)):
+        while mark is None or not mark.search(seen):
             left = end - time.monotonic()
             ready = left > 0 and select.select([stream], [], [], left)[0]
             assert ready, f"nothing more after:\n{seen.decode('latin-1')}"
             block = os.read(stream.fileno(), 1 << 16)
             if not block:
-                assert not prompt, f"kd ended:\n{seen.decode('latin-1')}"
+                assert mark is None, f"kd ended:\n{seen.decode('latin-1')}"
                 break
             seen += block
         return seen.decode("latin-1").replace("\r\n", "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -228,9 +229,12 @@ def test_where_the_state_lives() -> None:
     def of(environ, platform="linux"):
         return state_directory(environ, platform).as_posix()
 
-    assert of({"KDLEAK_STATE_DIR": "/x", "HOME": "/h"}) == "/x"
-    assert of({"XDG_STATE_HOME": "/s", "HOME": "/h"}) == "/s/kdleak"
-    assert of({"XDG_STATE_HOME": "relative", "HOME": "/h"}) == "/h/.local/state/kdleak"
-    assert of({"HOME": "/h"}) == "/h/.local/state/kdleak"
-    assert of({"LOCALAPPDATA": "/c/Local"}, "win32") == "/c/Local/kdleak"
+    # Where these tests run on Windows a path without a drive is not absolute.
+    root = "C:" if os.name == "nt" else ""
+    state, home = f"{root}/s", {"HOME": f"{root}/h"}
+    assert of({"KDLEAK_STATE_DIR": "/x", **home}) == "/x"
+    assert of({"XDG_STATE_HOME": state, **home}) == f"{state}/kdleak"
+    assert of({"XDG_STATE_HOME": "relative", **home}) == f"{root}/h/.local/state/kdleak"
+    assert of(home) == f"{root}/h/.local/state/kdleak"
+    assert of({"LOCALAPPDATA": f"{root}/c/Local"}, "win32") == f"{root}/c/Local/kdleak"
     assert of({"USERPROFILE": "/c/u"}, "win32") == "/c/u/AppData/Local/kdleak"
