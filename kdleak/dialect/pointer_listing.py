@@ -195,7 +195,7 @@ def _read(text: str) -> Optional[_Read]:
     address, value, rest = found.groups()
     rest = rest.strip()
     expression = parse_symbol(rest) if rest else None
-    if expression is not None and not expression.certain:
+    if expression is not None and (expression.address is not None or not expression.certain):
         expression = None
     if rest and expression is None:
         return None  # a dump with more columns, not one of pointers

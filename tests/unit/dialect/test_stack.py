@@ -328,3 +328,27 @@ def _seconds(text: str) -> float:
     started = time.perf_counter()
     parse_stacks(text)
     return time.perf_counter() - started
+
+
+@pytest.mark.parametrize(
+    ("header", "leading"),
+    [
+        ("Child-SP          RetAddr            Args to Child      Call Site", 2),
+        ("RetAddr            Args to Child      Call Site", 1),
+        ("Child-SP  Child-BSP  RetAddr  Args to Child      Call Site", 3),
+    ],
+)
+def test_rows_without_colons_cut_between_arguments(header, leading):
+    columns = [f"fffff8ba`0000000{number}" for number in range(leading + 4)]
+    cut = leading + 2
+    text = f"{header}\n{' '.join(columns[:cut])}\n{' '.join(columns[cut:])} nt!A+0x1\n"
+    (frame,) = only(text).frames
+    assert frame.args == tuple(0xFFFFF8BA00000000 + leading + number for number in range(4))
+    assert frame.return_address == 0xFFFFF8BA00000000 + leading - 1
+    assert (frame.symbol, frame.wrapped) == ("A", True)
+
+
+def test_a_symbol_alone_on_the_next_line_behind_all_columns():
+    stack = only(f"{KV_64[0]}\n{KV_64[1].replace(' nt!KeBugCheckEx', '')}\nnt!KeBugCheckEx\n")
+    assert names(stack) == ["KeBugCheckEx"]
+    assert len(stack.frames[0].args or ()) == 4
