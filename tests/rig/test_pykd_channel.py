@@ -90,9 +90,7 @@ def test_dead_target(rig: Rig, practice_over_kdnet: Start, tmp_path: Path):
 
 def test_nobody_answers(rig: Rig, practice_over_kdnet: Start, tmp_path: Path):
     practice = practice_over_kdnet(key="5.6.7.8")
-    wrong = Practice(
-        practice.connection.replace("5.6.7.8", KEY), practice.symbols, practice.process
-    )
+    wrong = Practice(practice.connection.replace("5.6.7.8", KEY), practice.symbols, [])
     began = time.monotonic()
     with pytest.raises(NoTarget) as raised, opened(BINDING, rig, wrong, tmp_path, timeout=3.0):
         pass

@@ -1,3 +1,4 @@
+# ruff: noqa: N802 - the names of pykd and pybag
 """A module like pykd 0.3.4.15 with a target that a test scripts."""
 
 from __future__ import annotations
@@ -93,9 +94,7 @@ class FakePykd(types.ModuleType):
         self.attached.append(options)
         self._print("Kernel base = 0xfffff801`81200000\nSystem Uptime: 0 days 0:00:03.510\n")
 
-    def dbgCommand(
-        self, command: str, suppress: bool = True, mask: int = 1
-    ) -> Optional[str]:
+    def dbgCommand(self, command: str, suppress: bool = True, mask: int = 1) -> Optional[str]:
         assert suppress
         self.commands.append(command)
         self.masks.append(mask)

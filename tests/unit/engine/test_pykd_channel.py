@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from fake_pykd import BREAK_IN_ADDRESS, ExecutionStatus, FakePykd
 
 from kdleak.engine.channels.base import DUMP, LIVE_KERNEL, LOCAL_KERNEL
 from kdleak.engine.channels.pykd import attach_pykd, describe_session, pykd_inside, write_dml
@@ -21,7 +22,6 @@ from kdleak.errors import (
     TargetError,
     UnsupportedTarget,
 )
-from fake_pykd import BREAK_IN_ADDRESS, ExecutionStatus, FakePykd
 
 REMOTE = ".  0 Remote KD: KdSrv:Server=@{<Local>},Trans=@{NET:Port=50000,Key=9.8.7.6,Target}\n"
 CONNECTION = "net:port=50000,key=9.8.7.6"
@@ -102,7 +102,7 @@ def test_commands(pykd):
     assert "9.8.7.6" not in channel.execute("||")
 
 
-@pytest.mark.parametrize("command", ["g; kb", "r rip=@rip+1; bogus", ".printf \"}\"", "~0 gc", "q"])
+@pytest.mark.parametrize("command", ["g; kb", "r rip=@rip+1; bogus", '.printf "}"', "~0 gc", "q"])
 def test_what_failed_is_not_done_twice(pykd, command):
     channel = pykd_inside()
     pykd.failures[command] = "text that a second time would give"
