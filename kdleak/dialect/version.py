@@ -31,6 +31,7 @@ _UPTIME = re.compile(
 )
 _LABELLED = re.compile(
     r"[ \t]*(?P<label>Built by|Edition build lab|Machine Name|Product|Debug session time|"
+    r"Debugger \(not debuggee\) time|"
     r"Symbol search path is|Executable search path is|Primary image base|"
     r"Loaded (?:dump|image) file)"
     r"(?:: ?| = ?| ?\[)(?P<value>.*?)[ \t]*\]?\Z"

@@ -6,7 +6,7 @@ from typing import List, Optional, Sequence
 
 from kdleak.report.page import Page, column_widths, number, signed
 from kdleak.report.palette import PLAIN, Palette
-from kdleak.result import RankResult, Trend
+from kdleak.result import RankResult, RankRow, Trend
 
 _DROP_FIRST = (8, 3, 2, 7, 4)
 """Columns by how little they tell beside the others: Bytes/h, Frees, Allocs, Blocks, Diff."""
@@ -63,15 +63,40 @@ def render_rank(
 
 def rank_table(page: Page, result: RankResult, *, top: int) -> None:
     """The first rows of a ranking as a table."""
-    shown = result.rows[:top]
+    rows_table(
+        page,
+        result.rows,
+        top=top,
+        measured=result.snapshots > 1,
+        outstanding_only=result.outstanding_only,
+    )
+
+
+def rows_table(
+    page: Page,
+    ranked: Sequence[RankRow],
+    *,
+    top: int,
+    measured: bool,
+    outstanding_only: bool,
+) -> None:
+    """Rows of a ranking as a table.
+
+    Args:
+        page: to write to.
+        ranked: all rows.
+        top: rows to show; the rest is counted.
+        measured: the rows compare two snapshots or more.
+        outstanding_only: allocs and frees are not known apart.
+    """
+    shown = ranked[:top]
     titles = ("Tag", "Pool", "Allocs", "Frees", "Diff", "Bytes", "Growth", "Blocks", "Bytes/h")
-    measured = result.snapshots > 1
     rows = [
         (
             row.tag.text,
             row.pool.value,
-            "?" if result.outstanding_only else number(row.last.allocs),
-            "?" if result.outstanding_only else number(row.last.frees),
+            "?" if outstanding_only else number(row.last.allocs),
+            "?" if outstanding_only else number(row.last.frees),
             number(row.last.outstanding),
             number(row.last.bytes),
             signed(row.growth_bytes) if measured else "?",
@@ -87,8 +112,8 @@ def rank_table(page: Page, result: RankResult, *, top: int) -> None:
     page.row([titles[i] for i in keep], widths, "Trend" if measured else "")
     for row, cells, trend in zip(shown, rows, trends):
         page.row([cells[i] for i in keep], widths, trend, _ROLES.get(row.trend, ""))
-    if len(result.rows) > len(shown):
-        page.line(f"  ... {len(result.rows) - len(shown):,} more", plain=False)
+    if len(ranked) > len(shown):
+        page.line(f"  ... {len(ranked) - len(shown):,} more", plain=False)
 
 
 def _columns_that_fit(widths: Sequence[int], room: int) -> List[int]:
