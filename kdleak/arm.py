@@ -209,6 +209,23 @@ class ArmedTag:
         if error is None and self.guard.pressed:
             raise KeyboardInterrupt
 
+    def make_sure(self) -> None:
+        """Disarm where an interruption kept the block's own end from doing it.
+
+        Inside a debugger Ctrl+Break comes as an exception at any bytecode: also between the end
+        of ``__enter__`` and the begin of the block. Raises nothing; ``state`` says how it ended.
+        """
+        for _ in range(_INTERRUPTIONS):
+            try:
+                if self._may_be_armed and not self._gave_up:
+                    self._leave(None)
+            except DisarmNotConfirmed:  # noqa: PERF203 - said by the state
+                return
+            except (KeyboardInterrupt, SystemExit):
+                self.guard.note()
+            else:
+                return
+
     def _leave(self, error: Optional[BaseException]) -> None:
         try:
             state = self.state if self._gave_up else self.disarm()

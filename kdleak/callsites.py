@@ -246,6 +246,7 @@ class Ledger:
                 site, old.get(site.frame.address, 0), unsized.get(site.frame.address, 0), evidence
             )
             for site in self._ordered()
+            if site.stacks  # none where an interruption cut the booking of its first hit off
         ]
         return tuple(sorted(finished, key=lambda site: _RANK[site.judgement]))
 

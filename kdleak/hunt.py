@@ -314,6 +314,8 @@ class _Hunter:
             if armed.state.status is DisarmStatus.NOT_NEEDED:
                 raise  # nothing was written: an ordinary refusal
             watch.reason, watch.error = StopReason.ENGINE_ERROR, error
+        finally:
+            armed.make_sure()
         self._facts.reason = watch.reason or self._facts.reason or StopReason.ENGINE_ERROR
         self._facts.gaps.extend(watch.gaps)
         if watch.why_foreign:

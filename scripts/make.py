@@ -32,6 +32,7 @@ CORE_TESTS = [
     "tests/unit/core",
     "tests/unit/hunt",
     "tests/unit/report",
+    "tests/unit/windbg",
     "tests/property/hunt",
     "tests/unit/nt/test_big_pages.py",
     "tests/unit/nt/test_block_finder.py",

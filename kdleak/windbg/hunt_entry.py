@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Callable, Optional, Sequence, Tuple
 
 from kdleak.engine.base import Engine
 from kdleak.engine.blocks import block_finder
-from kdleak.errors import DisarmNotConfirmed, ExitCode
+from kdleak.errors import DisarmNotConfirmed, ExitCode, JournalError, KdleakError
 from kdleak.hunt import BlockFinderFactory, explain, hunt
 from kdleak.hunt_options import HuntOptions
 from kdleak.hunt_outcome import exit_code
@@ -24,6 +25,8 @@ WIDTH = 100
 """Characters per line of a report: debuggers do not tell the width of their window."""
 
 Hunt = Callable[..., HuntResult]
+
+_NOT_CONFIRMED = partial(DisarmState, DisarmStatus.NOT_CONFIRMED)
 
 
 class HuntJob(Job[HuntResult]):
@@ -79,14 +82,24 @@ class HuntJob(Job[HuntResult]):
         return hunt_json(result)
 
     def safety(self, result: Optional[HuntResult]) -> str:
-        """See ``Job``: a hunt that was refused wrote nothing."""
+        """See ``Job``: without a result the journal knows whether anything was left."""
         if result is not None:
             return result.disarm.sentence()
-        if isinstance(self._failure, DisarmNotConfirmed):
-            return DisarmState(
-                DisarmStatus.NOT_CONFIRMED, why=self._failure.came_back.rstrip(".")
-            ).sentence()
+        failure = self._failure
+        if isinstance(failure, DisarmNotConfirmed):
+            return _NOT_CONFIRMED(why=failure.came_back.rstrip(".")).sentence()
+        if self.engine is not None and not isinstance(failure, KdleakError) and self._left_over():
+            return _NOT_CONFIRMED(why="the journal still has an entry for it").sentence()
         return DisarmState(DisarmStatus.NOT_NEEDED).sentence()
+
+    def _left_over(self) -> bool:
+        """Whether the journal has an open entry for this target."""
+        try:
+            files = self.journal.scan().files if self.journal is not None else ()
+        except JournalError:
+            return True
+        where = self.engine.where if self.engine is not None else ""
+        return any(found.entry.where == where for found in files)
 
     def code(self, result: HuntResult) -> ExitCode:
         """See ``Job``."""

@@ -44,6 +44,7 @@ class Job(Generic[_Result]):
         request: what was asked for, None until that is understood.
         engine: None until it is attached.
         result: None until there is one.
+        journal: where changes of the target are written down.
         interrupted: Ctrl+C or Ctrl+Break cut something off.
     """
 
@@ -62,7 +63,7 @@ class Job(Generic[_Result]):
         self.result: Optional[_Result] = None
         self.interrupted = False
         self._opener = opener if opener is not None else open_engine
-        self._journal = journal
+        self.journal = journal
         self._temporary: Optional[Path] = None
         self._failure: Optional[BaseException] = None
         self._trace = False
@@ -110,17 +111,20 @@ class Job(Generic[_Result]):
     def run(self, arguments: Sequence[str]) -> int:
         """Carry it out; the exit code. Raises nothing."""
         try:
-            take_signals()
-            self._trace = wants_trace(arguments)
-            self._work(arguments)
-            self._finish()
+            self._attempt(arguments)
         except (KeyboardInterrupt, SystemExit):
             self.interrupted = True
             self._persist()
+        return int(self._code)
+
+    def _attempt(self, arguments: Sequence[str]) -> None:
+        try:
+            take_signals()
+            self._trace = wants_trace(arguments)
+            self._work(arguments)
         except Exception as error:  # noqa: BLE001 - one sentence, no traceback, reaches a user
             self._failure = error
-            self._persist()
-        return int(self._code)
+        self._finish()
 
     def _persist(self) -> None:
         """Finish, and go on with it when an interruption cuts it off."""
@@ -143,18 +147,17 @@ class Job(Generic[_Result]):
             return
         refuse_overwrite(request.json, force=request.force)
         refuse_overwrite(request.session.record, force=request.force)
-        journal = self._journal
         if request.session.replay is not None:
             # A recording is no target: what is "written" to it must not look like one to restore.
             self._temporary = Path(tempfile.mkdtemp(prefix="kdleak-replay-"))
-            journal = Journal(self._temporary)
-        elif journal is None:
-            journal = Journal.default()
+            self.journal = Journal(self._temporary)
+        elif self.journal is None:
+            self.journal = Journal.default()
         engine = self.engine = self._opener(request.session, self.output.narrate)
         self.output.narrate(f"attached: {engine.target.description} ({engine.name})")
         if request.verbose:
             self._narrate_remarks(engine)
-        self.result = self.operate(engine, request, journal)
+        self.result = self.operate(engine, request, self.journal)
 
     def _narrate_remarks(self, engine: LiveEngine) -> None:
         for remark in engine.remarks[self._narrated :]:
@@ -162,7 +165,7 @@ class Job(Generic[_Result]):
         self._narrated = len(engine.remarks)
 
     def _finish(self) -> None:
-        for step in (self._leave, self._clean_up, self._write_json, self._tell, self._say_safety):
+        for step in (self._leave, self._write_json, self._tell, self._say_safety, self._clean_up):
             if step.__name__ not in self._done:
                 try:
                     step()
@@ -238,7 +241,8 @@ class Job(Generic[_Result]):
             self._worsen(error.exit_code)
 
     def _say_safety(self) -> None:
-        line = self.safety(self.result) if self.engine is not None else ""
+        attached = self.engine is not None or self.interrupted
+        line = self.safety(self.result) if attached else ""
         if line:
             self.output.result(line)
 

@@ -204,7 +204,7 @@ def debugger_found() -> bool:
     """Whether this is Windows and a kd.exe is where the Debugging Tools put it."""
     if os.name != "nt":
         return False
-    from kdleak.engine.channels.kd import find_kd  # noqa: PLC0415 - only on Windows
+    from kdleak.engine.channels.kd_find import find_kd  # noqa: PLC0415 - only on Windows
 
     try:
         find_kd()
