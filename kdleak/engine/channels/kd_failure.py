@@ -45,7 +45,7 @@ def why_it_ended(
         exit_code: of the process, None if unknown.
         secrets: what must not be quoted.
     """
-    said = without(secrets, last_lines(text)) or "it printed nothing"
+    said = without(secrets, last_lines(text, 5)) or "it printed nothing"
     came_back = f"the debugger ended (exit code {exit_code}): {said}"
     if not live:
         return TargetError(
