@@ -270,7 +270,6 @@ class DbgEngEngine:
             left = None if deadline is None else max(0.0, deadline - self._clock())
             resumed = self.channel.resume(left)
             if resumed.running:
-                self._stop = Stop(StopKind.STILL_RUNNING, at=self._clock())
                 return self._stop
             self._take_stop(resumed)
             if resumed.broke_in and self._stop.kind is StopKind.BREAK_IN:
@@ -336,11 +335,12 @@ class DbgEngEngine:
 
     def _left(self) -> None:
         """The target runs from now on."""
+        now = self._clock()
         if self._stopped:
-            now = self._clock()
             self._seconds_stopped += now - self._stopped_since
             self._running_since = now
         self._stopped = False
+        self._stop = Stop(StopKind.STILL_RUNNING, at=now)  # also when Ctrl+C cuts the wait off
         self._registers = None
         self._stacks.forget_stop()
         self._cache.invalidate()
