@@ -1,0 +1,1 @@
+"""Mutations and adversarial texts against every parser of debugger text."""
