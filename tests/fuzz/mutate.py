@@ -79,7 +79,7 @@ def reduce_text(text: str, fails: Callable[[str], bool], seconds: float) -> str:
     """The smallest text found in the time given that still fails: fewer lines, then characters."""
     end = time.monotonic() + seconds
     for split, join in ((lambda t: t.split("\n"), "\n".join), (list, "".join)):
-        parts: List[str] = split(text)  # type: ignore[no-untyped-call]
+        parts: List[str] = split(text)
         step = max(len(parts) // 2, 1)
         while step and time.monotonic() < end:
             at = 0

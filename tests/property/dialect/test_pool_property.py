@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kdleak.dialect.pool import BlockState, PoolBlock, parse_pool, starts_pool, take_pool
@@ -51,6 +51,7 @@ def render(blocks, wide, command):
     return lines, expected
 
 
+@settings(deadline=None)
 @given(BLOCKS, st.booleans(), st.sampled_from(["", "!pool @rax", "!pool f40e0000 1"]))
 def test_round_trip(blocks, wide, command):
     lines, expected = render(blocks, wide, command)
@@ -61,6 +62,7 @@ def test_round_trip(blocks, wide, command):
     assert pool.unparsed == ()
 
 
+@settings(deadline=None)
 @given(BLOCKS, st.booleans(), st.integers(0, 3000))
 def test_a_cut_text_gives_the_first_rows(blocks, wide, cut):
     lines, expected = render(blocks, wide, "!pool @rax")
@@ -79,6 +81,7 @@ def test_a_cut_text_gives_the_first_rows(blocks, wide, cut):
         )
 
 
+@settings(deadline=None)
 @given(ANY_TEXT)
 def test_any_text(text):
     lines = split_lines(text)

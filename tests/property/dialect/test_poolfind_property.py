@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kdleak.dialect.pool import BlockState
@@ -27,6 +27,7 @@ PIECES = st.sampled_from(
 ANY_TEXT = st.one_of(st.text(), st.lists(PIECES, max_size=30).map("".join))
 
 
+@settings(deadline=None)
 @given(ROWS, TAG, st.sampled_from(["Nonpaged", "Paged", "Paged session"]), st.booleans())
 def test_new_layout(rows, tag, pool, stopped):
     value = int.from_bytes(tag.encode(), "little")
@@ -51,6 +52,7 @@ def test_new_layout(rows, tag, pool, stopped):
     assert found.unparsed == ()
 
 
+@settings(deadline=None)
 @given(OLD_ROWS, TAG)
 def test_old_layout(rows, tag):
     lines = [f"Searching NonPaged pool (8644b000 : 8689a000) for Tag: {tag}", ""]
@@ -67,6 +69,7 @@ def test_old_layout(rows, tag):
     assert found.unparsed == ()
 
 
+@settings(deadline=None)
 @given(ROWS, st.integers(0, 3000))
 def test_a_cut_text_gives_the_first_rows(rows, cut):
     lines = ["Scanning large pool allocation table for Tag: Wisp (8686b000 : 86883000)"]
@@ -85,6 +88,7 @@ def test_a_cut_text_gives_the_first_rows(rows, cut):
     assert complete <= len(blocks) <= complete + 1
 
 
+@settings(deadline=None)
 @given(ANY_TEXT)
 def test_any_text(text):
     lines = split_lines(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kdleak.dialect.source import split_lines
@@ -34,6 +34,7 @@ ANY_TEXT = st.one_of(st.text(), st.lists(PIECES, max_size=30).map("".join))
 ROW = st.tuples(ADDRESS64, st.integers(0, 0xFFFFFFFF), TAG, ADDRESS64, st.none() | NAME)
 
 
+@settings(deadline=None)
 @given(st.lists(ROW, min_size=1, max_size=20), st.integers(0, 0xFFFFFFFF), st.booleans())
 def test_allocations(rows, level, named):
     lines = [f"Verify Flags Level 0x{level:08x}", ""]
@@ -56,6 +57,7 @@ def test_allocations(rows, level, named):
     assert verifier.unparsed == ()
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(ADDRESS32, st.lists(st.tuples(ADDRESS32, NAME, st.integers(0, 0xFFFF)))),
@@ -82,6 +84,7 @@ def frame_of(frame: VerifierFrame):
     return frame.return_address, frame.module, frame.symbol, frame.offset
 
 
+@settings(deadline=None)
 @given(ANY_TEXT)
 def test_any_text(text):
     lines = split_lines(text)
