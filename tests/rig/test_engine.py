@@ -227,6 +227,21 @@ def test_the_end_of_input_lets_the_target_run(
     assert statistics["requests"]["CONTINUE2"] >= statistics["stops"]
 
 
+def test_the_end_of_input_ends_kd_without_a_target(
+    rig: Rig, practice_over_kdnet: StartPractice
+) -> None:
+    practice = practice_over_kdnet(late=True)
+    kd = KdSession(rig, practice.connection, practice.symbols, "-b")
+    try:
+        kd.until("Waiting to reconnect...")
+        assert kd.process.stdin is not None
+        kd.process.stdin.close()
+        assert kd.until_end().endswith("the target does not answer\n")
+        assert kd.process.returncode == 1
+    finally:
+        kd.close()
+
+
 def test_a_log_file(start_kd: StartKd, practice_over_kdnet: StartPractice, tmp_path: Path) -> None:
     log = tmp_path / "session.log"
     kd = start_kd(practice_over_kdnet(late=True), "-logo", str(log))

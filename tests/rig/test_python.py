@@ -50,8 +50,10 @@ def run_live(rig: Rig, practice: Practice, code: str) -> str:
     return done.out
 
 
+# How an interpreter with a debugger engine in it shuts down is not what is tested: it sometimes
+# does not come to an end.
 PYKD = r"""
-import pykd, sys
+import os, sys, pykd
 pykd.attachKernel(sys.argv[1])
 print(pykd.isKernelDebugging(), pykd.getCPUMode(), pykd.getSystemVersion().buildNumber)
 print(pykd.dbgCommand(".reload"))
@@ -62,10 +64,12 @@ print(pykd.go() == pykd.executionStatus.Break, hex(pykd.getLastException().excep
 print(pykd.dbgCommand("kb"))
 pykd.dbgCommand("ed nt!PoolHitTag ffffff0f")
 pykd.dbgCommand("qd")
+sys.stdout.flush()
+os._exit(0)
 """
 
 PYBAG = r"""
-import sys
+import os, sys
 from pybag import KernelDbg
 debugger = KernelDbg()
 debugger.attach(sys.argv[1], initial_break=True)
@@ -77,6 +81,8 @@ print(debugger.go())
 print(debugger.cmd("kb"))
 debugger.cmd("ed nt!PoolHitTag ffffff0f")
 debugger.cmd("qd")
+sys.stdout.flush()
+os._exit(0)
 """
 
 

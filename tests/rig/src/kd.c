@@ -8,7 +8,8 @@
  * byte 0x03 on standard input, at once and whatever the target does: an addition of ours for
  * those who can send no console event.
  * `q` ends the session and leaves the target stopped, `qd` lets it run. The end of standard
- * input counts as `qd`: a target that runs is broken into first.
+ * input counts as `qd`: a target that runs is broken into first, and where it does not answer
+ * the program ends all the same.
  */
 #define CINTERFACE
 #define INITGUID
@@ -62,6 +63,8 @@ static IDebugOutputCallbacksVtbl output_methods = {
 static IDebugOutputCallbacks output = {&output_methods};
 
 /* ---- the break request */
+
+enum { END_PATIENCE = 5000 }; /* milliseconds */
 
 static volatile LONG broken_in_for_end; /* standard input ended while the target ran */
 
@@ -163,7 +166,10 @@ static DWORD WINAPI read_input(void *unused)
         if (empty && waiting) {
             InterlockedExchange(&broken_in_for_end, 1);
             break_in();
-            return 0;
+            /* The first thread ends the program when the target has stopped. */
+            Sleep(END_PATIENCE);
+            print("\nthe target does not answer\n");
+            ExitProcess(1);
         }
         Sleep(50);
     }
