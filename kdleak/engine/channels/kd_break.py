@@ -37,13 +37,25 @@ class ConsoleBreak:
         """A group of its own, in the console that we have in common with it."""
         if sys.platform == "win32":
             _have_console()
-            return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-        return {}
+            options = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+        else:
+            options = {}
+        return options
 
     def break_in(self, process: subprocess.Popen[bytes]) -> None:
-        """Send the event."""
+        """Send the event.
+
+        Not by ``os.kill``: where that fails, CPython up to 3.12 goes on and ends the process.
+        """
         if sys.platform == "win32":
-            os.kill(process.pid, signal.CTRL_BREAK_EVENT)
+            import ctypes  # noqa: PLC0415 - Windows only
+
+            if not ctypes.windll.kernel32.GenerateConsoleCtrlEvent(
+                signal.CTRL_BREAK_EVENT, process.pid
+            ):
+                # No console, or Wine. The line end keeps the byte out of the next command of a
+                # debugger that takes it for text.
+                _write(process, b"\x03\n")
 
 
 class ByteBreak:
@@ -55,9 +67,7 @@ class ByteBreak:
 
     def break_in(self, process: subprocess.Popen[bytes]) -> None:
         """Write the byte."""
-        if process.stdin is not None:
-            process.stdin.write(b"\x03")
-            process.stdin.flush()
+        _write(process, b"\x03")
 
 
 class SignalBreak(ByteBreak):
@@ -93,6 +103,12 @@ def end_tree(process: subprocess.Popen[bytes]) -> None:
         process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(5.0)
+
+
+def _write(process: subprocess.Popen[bytes], data: bytes) -> None:
+    if process.stdin is not None:
+        process.stdin.write(data)
+        process.stdin.flush()
 
 
 def _have_console() -> None:
