@@ -8,8 +8,8 @@ moment only if their figures are the same.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Dict, FrozenSet, Iterable, List, Sequence, Tuple
+from dataclasses import dataclass, field
+from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from kdleak.dialect.log import DebuggerLog
 from kdleak.dialect.poolmon import PoolMonScreen
@@ -38,6 +38,7 @@ class LoggedSnapshot:
         complete: a tag that is not in it had nothing; else it may only not be shown.
         unreadable: tags whose row is there and cannot be read.
         scope: "" for the system's pools, else as PoolMon prints it ("Session 1 pool information").
+        descriptions: what the list says about a tag: words of pooltag.txt, names of drivers.
     """
 
     snapshot: PoolSnapshot
@@ -48,6 +49,7 @@ class LoggedSnapshot:
     complete: bool
     unreadable: FrozenSet[PoolTag] = frozenset()
     scope: str = ""
+    descriptions: Mapping[PoolTag, str] = field(default_factory=dict)
 
     def tells(self, tag: PoolTag, pool: Pool) -> bool:
         """Whether the figures of a tag in one pool are known: as a row, or as nothing at all."""
@@ -132,6 +134,9 @@ def _of_lists(tables: Sequence[PoolUsedTable], moment: Moment, name: str) -> Log
         frozenset(known),
         any(table in whole for table in used),
         frozenset(unreadable),
+        descriptions=_described(
+            (row.pool_tag, row.description, row.binary) for table in used for row in table.rows
+        ),
     )
 
 
@@ -184,6 +189,8 @@ def _of_poolmon(screen: PoolMonScreen, moment: Moment, name: str) -> LoggedSnaps
         gaps.append(f"{lines} shows the rows that fitted on it, not all tags")
     elif filtered:
         gaps.append(f"{lines} shows only the tags that were asked for")
+    if screen.unparsed:
+        gaps.append(f"{lines} has lines that were not understood")
     open_ = [row.tag for row in screen.ambiguous_rows]
     if open_:
         gaps.append(
@@ -204,7 +211,19 @@ def _of_poolmon(screen: PoolMonScreen, moment: Moment, name: str) -> LoggedSnaps
         frozenset(known),
         not live and not filtered and not screen.unparsed,
         scope="" if scope.lower().startswith("system") else scope,
+        descriptions=_described((row.pool_tag, row.driver_text, None) for row in screen.rows),
     )
+
+
+def _described(
+    rows: Iterable[Tuple[Optional[PoolTag], Optional[str], Optional[str]]],
+) -> Mapping[PoolTag, str]:
+    found: Dict[PoolTag, str] = {}
+    for tag, description, binary in rows:
+        words = ", ".join(filter(None, [description, binary]))
+        if tag is not None and words:
+            found.setdefault(tag, words)
+    return found
 
 
 def _outstanding(usage: TagUsage) -> TagUsage:
