@@ -19,6 +19,7 @@ from kdleak.windbg.dml import Link, hunt_links
 from kdleak.windbg.job import Job, Opener
 from kdleak.windbg.options import Request, parse_hunt
 from kdleak.windbg.output import Output, Progress
+from kdleak.windbg.recording import clock_of
 from kdleak.windbg.session import LiveEngine
 
 WIDTH = 100
@@ -69,6 +70,7 @@ class HuntJob(Job[HuntResult]):
             request.hunt or HuntOptions(),
             journal=journal,
             block_finder_factory=self._finder,
+            clock=clock_of(engine),
             narrate=self.output.narrate,
             progress=Progress(self.output.narrate),
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Callable, Generic, List, Optional, Sequence, Tuple, TypeVar
 
@@ -21,7 +22,8 @@ from kdleak.report.result_file import refuse_overwrite, write_file
 from kdleak.windbg.dml import Link
 from kdleak.windbg.options import HelpAsked, Request, wants_trace
 from kdleak.windbg.output import Output
-from kdleak.windbg.session import LiveEngine, SessionRequest, open_engine
+from kdleak.windbg.recording import recall, restore_journal
+from kdleak.windbg.session import LiveEngine, SessionRequest, open_engine, recorded_options
 
 Opener = Callable[[SessionRequest, Callable[[str], None]], LiveEngine]
 """Opens the debugger that a session request names."""
@@ -147,17 +149,28 @@ class Job(Generic[_Result]):
             return
         refuse_overwrite(request.json, force=request.force)
         refuse_overwrite(request.session.record, force=request.force)
-        if request.session.replay is not None:
-            # A recording is no target: what is "written" to it must not look like one to restore.
-            self._temporary = Path(tempfile.mkdtemp(prefix="kdleak-replay-"))
-            self.journal = Journal(self._temporary)
-        elif self.journal is None:
+        if self.journal is None:
             self.journal = Journal.default()
-        engine = self.engine = self._opener(request.session, self.output.narrate)
+        session = replace(request.session, journal=self.journal)
+        engine = self.engine = self._opener(session, self.output.narrate)
+        if session.replay is not None:
+            request = self.request = self._recall(engine, request)
         self.output.narrate(f"attached: {engine.target.description} ({engine.name})")
         if request.verbose:
             self._narrate_remarks(engine)
         self.result = self.operate(engine, request, self.journal)
+
+    def _recall(self, engine: LiveEngine, request: Request) -> Request:
+        """The request that was recorded; a replay asks the same questions again."""
+        recorded = recorded_options(getattr(engine, "channel", None))
+        # A recording is no target: what is "written" to it must not look like one to restore.
+        self._temporary = Path(tempfile.mkdtemp(prefix="kdleak-replay-"))
+        self.journal = restore_journal(recorded, self._temporary)
+        wanted = request.session.memory
+        memory = recall(recorded, wanted.command) if wanted is not None else None
+        if memory is None:
+            return request
+        return replace(request, hunt=memory.hunt, rank=memory.rank, value=memory.value)
 
     def _narrate_remarks(self, engine: LiveEngine) -> None:
         for remark in engine.remarks[self._narrated :]:
@@ -186,6 +199,9 @@ class Job(Generic[_Result]):
         if not (self.request is not None and self.request.verbose):
             self._narrated = len(engine.remarks)
         engine.detach(leave_stopped=crashed or stays)
+        incomplete = getattr(getattr(engine, "channel", None), "incomplete", "")
+        if incomplete:
+            self.output.narrate(f"The recording is incomplete: {incomplete}.")
         if crashed:
             self.output.narrate(
                 f"The target is in a bug check ({engine.stop.detail}); it is left stopped."

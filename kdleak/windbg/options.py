@@ -14,6 +14,7 @@ from kdleak.model import Pool
 from kdleak.report.secrets import without_keys
 from kdleak.result import RankBy
 from kdleak.tags import PoolTag
+from kdleak.windbg.recording import Memory
 from kdleak.windbg.session import CHANNELS, SessionRequest, with_key
 
 _POOLS = {"both": None, "nonpaged": Pool.NONPAGED, "paged": Pool.PAGED}
@@ -123,7 +124,7 @@ def parse_hunt(arguments: Sequence[str]) -> Request:
         hits_per_second=None if given.full_speed else given.hits_per_second,
     )
     options.check()
-    return _request(given, hunt=options)
+    return _request("hunt", given, hunt=options)
 
 
 def parse_rank(arguments: Sequence[str]) -> Request:
@@ -145,7 +146,7 @@ def parse_rank(arguments: Sequence[str]) -> Request:
     given = parser.parse_args(list(arguments))
     options = _ranking(given, pool=_POOLS[given.pool])
     options.check()
-    return _request(given, rank=options)
+    return _request("rank", given, rank=options)
 
 
 def parse_restore(arguments: Sequence[str]) -> Request:
@@ -168,7 +169,7 @@ def parse_restore(arguments: Sequence[str]) -> Request:
     _add_result(parser, top=None)
     _add_session(parser)
     given = parser.parse_args(list(arguments))
-    return _request(given, value=given.value)
+    return _request("restore", given, value=given.value)
 
 
 def wants_trace(arguments: Sequence[str]) -> bool:
@@ -254,6 +255,7 @@ def _ranking(given: argparse.Namespace, pool: Optional[Pool]) -> RankOptions:
 
 
 def _request(
+    command: str,
     given: argparse.Namespace,
     *,
     hunt: Optional[HuntOptions] = None,
@@ -270,6 +272,8 @@ def _request(
         use_kb=given.kb,
         record=given.record,
         replay=given.replay,
+        overwrite=given.force,
+        memory=Memory(command, hunt, rank, value, given.kb),
     )
     # A time that is none: the same sentence as for the other times.
     RankOptions(interrupt_timeout=given.timeout).check()

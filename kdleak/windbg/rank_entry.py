@@ -19,6 +19,7 @@ from kdleak.windbg.hunt_entry import WIDTH
 from kdleak.windbg.job import Job
 from kdleak.windbg.options import Request, parse_rank
 from kdleak.windbg.output import Output, Progress
+from kdleak.windbg.recording import clock_of
 from kdleak.windbg.session import LiveEngine
 
 
@@ -46,7 +47,11 @@ class RankJob(Job[RankResult]):
             )
             options = replace(options, by=RankBy.USED, snapshots=1)
         return rank(
-            engine, options, narrate=self.output.narrate, progress=Progress(self.output.narrate)
+            engine,
+            options,
+            clock=clock_of(engine),
+            narrate=self.output.narrate,
+            progress=Progress(self.output.narrate),
         )
 
     def text(self, result: RankResult, request: Request) -> Tuple[str, Tuple[Link, ...]]:

@@ -8,12 +8,14 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable, List, Optional, Protocol
+from typing import Callable, List, Mapping, Optional, Protocol
 
 from kdleak.engine.base import Engine
 from kdleak.engine.channels.base import Channel
 from kdleak.errors import BadConnection, MissingDependency, UsageError
+from kdleak.journal import Journal
 from kdleak.report.secrets import without_secrets
+from kdleak.windbg.recording import Memory
 
 CHANNELS = ("kd", "pykd", "pybag")
 """The debuggers that can be opened from outside, best first."""
@@ -45,6 +47,9 @@ class SessionRequest:
         use_kb: stacks by ``kb`` at every hit instead of by reading stack memory once.
         record: file that takes the whole session.
         replay: recorded session to use instead of a target.
+        overwrite: let ``record`` write over a file.
+        memory: what a recording keeps of the command, or what it must have kept.
+        journal: whose entries of the target a recording keeps.
     """
 
     connection: str = field(default="", repr=False)
@@ -56,6 +61,9 @@ class SessionRequest:
     use_kb: bool = False
     record: Optional[Path] = None
     replay: Optional[Path] = None
+    overwrite: bool = False
+    memory: Optional[Memory] = None
+    journal: Optional[Journal] = None
 
     @property
     def inside(self) -> bool:
@@ -111,7 +119,6 @@ def with_key(connection: str) -> str:
 def open_engine(
     request: SessionRequest,
     narrate: Callable[[str], None],
-    clock: Callable[[], float] = time.perf_counter,
 ) -> LiveEngine:
     """Open the debugger and attach; the target is stopped when this returns.
 
@@ -124,16 +131,34 @@ def open_engine(
     from kdleak.engine.dbgeng import open_dbgeng  # noqa: PLC0415 - after --help and --explain
 
     channel = _open_channel(request, narrate)
+    use_kb = request.use_kb
     try:
         if request.record is not None:
-            from kdleak.engine.channels.record import RecordingChannel  # noqa: PLC0415 - rare
-
-            channel = RecordingChannel(channel, request.record)
+            channel = _recording(channel, request, request.record)
             narrate(f"recording the session into {request.record}")
-        return open_dbgeng(channel, clock=clock, use_kb=request.use_kb)
+        recorded = recorded_options(channel)
+        if recorded:
+            use_kb = recorded.get("use_kb") is True
     except BaseException:
         channel.close()
         raise
+    clock = getattr(channel, "clock", time.perf_counter)
+    return open_dbgeng(channel, clock=clock, use_kb=use_kb)
+
+
+def recorded_options(channel: object) -> Mapping[str, object]:
+    """What a replayed session kept of its command; empty for any other channel."""
+    options = getattr(channel, "options", None)
+    return options if isinstance(options, Mapping) else {}
+
+
+def _recording(channel: Channel, request: SessionRequest, path: Path) -> Channel:
+    from kdleak.engine.channels.record import RecordingChannel  # noqa: PLC0415 - rare
+
+    options: Mapping[str, object] = {}
+    if request.memory is not None and request.journal is not None:
+        options = request.memory.document(request.journal, channel.where)
+    return RecordingChannel(channel, path, options=options, force=request.overwrite)
 
 
 def _open_channel(request: SessionRequest, narrate: Callable[[str], None]) -> Channel:

@@ -83,7 +83,8 @@ class Session:
         def hunter(engine: Any, options: Any, **how: Any) -> Any:
             from kdleak.hunt import hunt
 
-            return hunt(engine, options, clock=engine_clock, sleep=engine_clock.sleep, **how)
+            how.update(clock=engine_clock, sleep=engine_clock.sleep)
+            return hunt(engine, options, **how)
 
         self.job = HuntJob(
             Output(self.out, self.err), self.open, self.journal, Finder, hunter, **more

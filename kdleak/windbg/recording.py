@@ -1,0 +1,166 @@
+"""What a recorded session has to keep so that its replay asks the same questions again.
+
+The header of a recording holds the command, its options and the journal's entries of that
+target; a replay takes them from there, whatever the command line says otherwise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Dict, Mapping, Optional
+
+from kdleak.engine.base import Engine
+from kdleak.errors import JournalError, UsageError
+from kdleak.hunt_options import HuntOptions, RankOptions
+from kdleak.journal import Journal
+from kdleak.model import Pool
+from kdleak.report.result_file import write_file
+from kdleak.result import RankBy
+from kdleak.tags import PoolTag
+
+_LARGEST_ENTRY = 1 << 16
+_MOST_ENTRIES = 64
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the command was asked to do.
+
+    Attributes:
+        command: "hunt", "rank" or "restore".
+        hunt: how to hunt; None for another command.
+        rank: how to rank; None for another command.
+        value: of a restore.
+        use_kb: stacks by ``kb``.
+    """
+
+    command: str
+    hunt: Optional[HuntOptions] = None
+    rank: Optional[RankOptions] = None
+    value: Optional[int] = None
+    use_kb: bool = False
+
+    def document(self, journal: Journal, where: str) -> Dict[str, object]:
+        """As JSON values, with the journal's open entries of the target."""
+        return {
+            "command": self.command,
+            "hunt": _hunt_document(self.hunt) if self.hunt is not None else None,
+            "rank": _rank_document(self.rank) if self.rank is not None else None,
+            "value": self.value,
+            "use_kb": self.use_kb,
+            "journal": _entries(journal, where),
+        }
+
+
+def recall(document: Mapping[str, object], command: str) -> Optional[Memory]:
+    """What was asked when a session was recorded; None when the recording does not say.
+
+    Raises:
+        UsageError: it was another command, or what it says makes no sense.
+    """
+    recorded = document.get("command")
+    if recorded is None:
+        return None
+    if recorded != command:
+        raise UsageError(
+            f"replaying a session for kdleak {command}",
+            f"it was recorded by kdleak {str(recorded)[:20]}",
+            "use that command",
+        )
+    hunt, rank, value = (document.get(name) for name in ("hunt", "rank", "value"))
+    try:
+        memory = Memory(
+            command,
+            hunt=_hunt(hunt) if isinstance(hunt, Mapping) else None,
+            rank=_rank(rank) if isinstance(rank, Mapping) else None,
+            value=value if isinstance(value, int) else None,
+            use_kb=document.get("use_kb") is True,
+        )
+    except (TypeError, ValueError, KeyError) as error:
+        raise UsageError(
+            "replaying a session", "its options are damaged", "record it again"
+        ) from error
+    for options in (memory.hunt, memory.rank):
+        if options is not None:
+            options.check()
+    return memory
+
+
+def restore_journal(document: Mapping[str, object], folder: Path) -> Journal:
+    """A journal of its own for a replay, with the entries that were there when it was recorded."""
+    entries = document.get("journal")
+    named = entries.items() if isinstance(entries, Mapping) else ()
+    for name, text in list(named)[:_MOST_ENTRIES]:
+        plain = Path(str(name)).name == name and str(name).endswith(".json")
+        if plain and isinstance(text, str) and len(text) <= _LARGEST_ENTRY:
+            write_file(text, folder / str(name))
+    return Journal(folder)
+
+
+def clock_of(engine: Engine) -> Callable[[], float]:
+    """The clock that everything above an engine goes by.
+
+    A recorded session has one of its own: it stands still between two events, so that a replay
+    decides as the hunt did that was recorded.
+    """
+    clock: Optional[Callable[[], float]] = getattr(getattr(engine, "channel", None), "clock", None)
+    return clock if clock is not None else time.perf_counter
+
+
+def _entries(journal: Journal, where: str) -> Dict[str, str]:
+    try:
+        files = journal.scan().files
+    except JournalError:
+        return {}  # the command itself will say so
+    return {found.path.name: found.entry.to_json() for found in files if found.entry.where == where}
+
+
+def _rank_document(options: RankOptions) -> Dict[str, object]:
+    return {
+        **dataclasses.asdict(options),
+        "by": options.by.value,
+        "pool": options.pool.value if options.pool is not None else None,
+    }
+
+
+def _hunt_document(options: HuntOptions) -> Dict[str, object]:
+    return {
+        **dataclasses.asdict(options),
+        "tag": f"0x{options.tag.value:08x}" if options.tag is not None else None,
+        "rank": _rank_document(options.rank),
+    }
+
+
+def _rank(document: Mapping[str, Any]) -> RankOptions:
+    pool = document["pool"]
+    return RankOptions(
+        **{
+            **_numbers(document, RankOptions()),
+            "by": RankBy(document["by"]),
+            "pool": Pool(pool) if pool is not None else None,
+        }
+    )
+
+
+def _hunt(document: Mapping[str, Any]) -> HuntOptions:
+    tag = document["tag"]
+    return HuntOptions(
+        **{
+            **_numbers(document, HuntOptions()),
+            "tag": PoolTag.parse(tag) if tag is not None else None,
+            "rank": _rank(document["rank"]),
+        }
+    )
+
+
+def _numbers(document: Mapping[str, Any], default: object) -> Dict[str, Any]:
+    """The plain fields, which are numbers, true or false, or None; unknown ones are left out."""
+    known = {field.name for field in dataclasses.fields(default)}  # type: ignore[arg-type]
+    plain = {name: value for name, value in document.items() if name in known}
+    for value in plain.values():
+        if not (value is None or isinstance(value, (int, float, str, Mapping))):
+            raise TypeError(value)
+    return plain
