@@ -12,6 +12,10 @@ from kdleak import __version__
 _COMMANDS: Dict[str, Tuple[str, str]] = {
     "rank": ("kdleak.cli.rank", "Which pool tags hold or gain memory."),
     "hunt": ("kdleak.cli.hunt", "Find the code that leaks: rank, arm, collect stacks, disarm."),
+    "parse": (
+        "kdleak.cli.parse",
+        "What is in a log: tags, hits, stacks, and the rest.",
+    ),
     "restore": ("kdleak.cli.restore", "Put back nt!PoolHitTag after a hunt that was killed."),
     "practice": ("kdleak.cli.practice", "Run the bundled practice kernel as a debug target."),
     "demo": ("kdleak.cli.demo", "Hunt the leak of the practice kernel, start to end."),

@@ -7,6 +7,7 @@ from typing import Any, Callable, List, TypeVar
 
 import click
 
+from kdleak.cli.log_input import DEFAULT_MEGABYTES
 from kdleak.cli.target_options import FiniteRange
 from kdleak.result import RankBy
 
@@ -69,6 +70,23 @@ def result_options(function: _Function) -> _Function:
                 "explain_only",
                 is_flag=True,
                 help="Print the WinDbg commands, do nothing.",
+            ),
+        ],
+        function,
+    )
+
+
+def max_size_option(function: _Function) -> _Function:
+    """Add ``--max-size`` to a command that reads logs."""
+    return _add(
+        [
+            click.option(
+                "--max-size",
+                type=click.IntRange(min=1, max=4096),
+                default=DEFAULT_MEGABYTES,
+                show_default=True,
+                metavar="MB",
+                help="Largest log to read; each MB takes about a second and 20 MB of memory.",
             ),
         ],
         function,

@@ -1,0 +1,93 @@
+"""``kdleak parse``: what is in a log that somebody sent."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Optional, Sequence, Tuple
+
+import click
+
+from kdleak.cli import console
+from kdleak.cli.log_input import STDIN, name_of_log, read_log
+from kdleak.cli.shared_options import max_size_option
+from kdleak.errors import ExitCode, TargetError, UsageError
+from kdleak.logged import LogContents, contents_of_log
+from kdleak.report.parse_json import parse_json
+from kdleak.report.parse_text import render_contents
+from kdleak.report.result_file import refuse_overwrite
+
+
+@click.command("parse")
+@click.argument("files", nargs=-1, metavar="[FILE]...")
+@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Rows.")
+@click.option("--unparsed", is_flag=True, help="Show every line that was not understood.")
+@max_size_option
+@click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
+@click.option("-o", "output", type=click.Path(path_type=Path), help="Write the result to a file.")
+@click.option("--force", is_flag=True, help="Overwrite the file of -o.")
+def command(
+    files: Tuple[str, ...],
+    top: int,
+    unparsed: bool,
+    max_size: int,
+    as_json: bool,
+    output: Optional[Path],
+    force: bool,
+) -> int:
+    """Read logs of WinDbg, kd or PoolMon and say what is in them.
+
+    Finds pool tags, stacks, hits of nt!PoolHitTag and the outputs of !poolfind, !pool, !vm and
+    !verifier, in text from a log file, a mail or a web page. Lines that are not understood are
+    counted and shown. Without FILE (or with -) it reads stdin.
+
+    Exit code 4: some lines were not understood, or one of the logs holds nothing; 3: nothing was
+    found at all.
+
+    \b
+    Examples:
+      kdleak parse windbg.log
+      kdleak parse --unparsed mail.txt
+      kdleak parse before.txt after.txt --json -o logs.json
+    """
+    refuse_overwrite(output, force=force)
+    logs = [
+        contents_of_log(read_log(file, max_size), name_of_log(file))
+        for file in files or _stdin_alone()
+    ]
+    if as_json:
+        text = parse_json(logs)
+    else:
+        style, width = console.palette(output), console.width()
+        text = "\n".join(
+            render_contents(one, width=width, style=style, top=top, all_unparsed=unparsed)
+            for one in logs
+        )
+    console.write_result(text, output, force=force)
+    return exit_code_of(logs)
+
+
+def exit_code_of(logs: Sequence[LogContents]) -> ExitCode:
+    """What the process returns for logs that were read.
+
+    Raises:
+        TargetError: nothing was found in any of them.
+    """
+    if all(one.empty for one in logs):
+        raise TargetError(
+            f"reading {', '.join(one.name for one in logs)}",
+            "nothing in it is known here",
+            "check that it is a log of a kernel debugger or of PoolMon; "
+            "kdleak parse --unparsed shows every line",
+        )
+    if all(one.complete and not one.empty for one in logs):
+        return ExitCode.DONE
+    return ExitCode.INCOMPLETE
+
+
+def _stdin_alone() -> Tuple[str, ...]:
+    if sys.stdin.isatty():
+        raise UsageError(
+            "reading a log", "no file was named", "kdleak parse FILE, or pipe a log into it"
+        )
+    return (STDIN,)

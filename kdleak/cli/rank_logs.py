@@ -1,0 +1,57 @@
+"""``kdleak rank --log``: the ranking of tags in logs, without a target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import List, Optional, Sequence
+
+from kdleak.cli import console
+from kdleak.cli.log_input import name_of_log, read_log
+from kdleak.errors import ExitCode, TargetError
+from kdleak.logged import LoggedSnapshot, rank_of_snapshots, snapshots_of_log
+from kdleak.model import Pool
+from kdleak.report.logged_text import render_logged_rank
+from kdleak.report.parse_json import logged_rank_json
+from kdleak.report.result_file import refuse_overwrite
+from kdleak.result import RankBy
+
+
+def rank_logs(
+    files: Sequence[str],
+    *,
+    by: Optional[RankBy],
+    pool: Optional[Pool],
+    top: int,
+    max_size: int,
+    as_json: bool,
+    output: Optional[Path],
+    force: bool,
+) -> ExitCode:
+    """Rank the tags of logs, given in order of time, and write the result.
+
+    Raises:
+        UsageError: a log cannot be read, or the output not written.
+        TargetError: a log shows no list of pool tags.
+    """
+    refuse_overwrite(output, force=force)
+    snapshots: List[LoggedSnapshot] = []
+    for file in files:
+        found = snapshots_of_log(read_log(file, max_size), name_of_log(file))
+        if not found:
+            raise TargetError(
+                f"ranking the pool tags of {name_of_log(file)}",
+                "it shows no list of them",
+                "take the log of !poolused 2, !poolused 4 or PoolMon; kdleak parse shows what is "
+                "in this one",
+            )
+        snapshots += found
+    result = rank_of_snapshots(snapshots, by=by, pool=pool)
+    text = (
+        logged_rank_json(result)
+        if as_json
+        else render_logged_rank(
+            result, width=console.width(), style=console.palette(output), top=top
+        )
+    )
+    console.write_result(text, output, force=force)
+    return ExitCode.INCOMPLETE if result.gaps else ExitCode.DONE
