@@ -9,7 +9,7 @@ from typing import Optional, Sequence, Tuple
 import click
 
 from kdleak.cli import console
-from kdleak.cli.log_input import STDIN, name_of_log, read_log
+from kdleak.cli.log_input import DEFAULT_MEGABYTES, STDIN, name_of_log, read_log
 from kdleak.cli.shared_options import max_size_option
 from kdleak.errors import ExitCode, TargetError, UsageError
 from kdleak.logged import LogContents, contents_of_log
@@ -50,11 +50,35 @@ def command(
       kdleak parse --unparsed mail.txt
       kdleak parse before.txt after.txt --json -o logs.json
     """
+    return show_logs(
+        files or _stdin_alone(),
+        top=top,
+        unparsed=unparsed,
+        max_size=max_size,
+        as_json=as_json,
+        output=output,
+        force=force,
+    )
+
+
+def show_logs(
+    files: Sequence[str],
+    *,
+    as_json: bool,
+    output: Optional[Path],
+    force: bool,
+    top: int = 20,
+    unparsed: bool = False,
+    max_size: int = DEFAULT_MEGABYTES,
+) -> ExitCode:
+    """Read logs and write what is in them.
+
+    Raises:
+        UsageError: a log cannot be read, or the output not written.
+        TargetError: nothing was found in any of them.
+    """
     refuse_overwrite(output, force=force)
-    logs = [
-        contents_of_log(read_log(file, max_size), name_of_log(file))
-        for file in files or _stdin_alone()
-    ]
+    logs = [contents_of_log(read_log(file, max_size), name_of_log(file)) for file in files]
     if as_json:
         text = parse_json(logs)
     else:

@@ -189,16 +189,15 @@ def _went_back(before: LoggedSnapshot, after: LoggedSnapshot) -> Tuple[int, int]
     """Allocation counters that went back, and how many there are in both; they never should."""
     if before.snapshot.outstanding_only or after.snapshot.outstanding_only:
         return 0, 0
-    earlier = {row.tag: row for row in before.snapshot.rows}
+    later = {row.tag: row for row in after.snapshot.rows}
     back = counted = 0
-    for row in after.snapshot.rows:
-        other = earlier.get(row.tag)
-        if other is None:
-            continue
+    for row in before.snapshot.rows:
         for pool in Pool:
-            if other.of(pool).allocs and (row.tag, pool) in before.known & after.known:
+            # A tag that was used since boot cannot be missing from a whole list later on.
+            if row.of(pool).allocs and after.tells(row.tag, pool):
                 counted += 1
-                back += row.of(pool).allocs < other.of(pool).allocs
+                other = later.get(row.tag)
+                back += other is None or other.of(pool).allocs < row.of(pool).allocs
     return back, counted
 
 
