@@ -36,11 +36,8 @@ _COMMAND_WORD = re.compile(
 )
 """The first word of a command: needed only where the sign before it is no certain prompt."""
 
-_STAMP = re.compile(r"[ \t]+\[(?P<stamp>[^\[\]]*[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?(?: [AP]M)?)\]\Z")
-_BRACKETED = re.compile(r"[ \t]+\[(?P<remark>[^\[\]]*[A-Za-z][^\[\]]*)\]\Z")
-_SLASHES = re.compile(r"(?:\A|[ \t]+)//(?P<remark>.*)\Z")
-_HASH = re.compile(r"[ \t]+#[ \t](?P<remark>.*)\Z")
-_SEMICOLON = re.compile(r"[ \t]*;[ \t]*(?P<remark>[A-Za-z][^;\"]*)\Z")
+_CLOCK = re.compile(r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?(?: [AP]M)?\Z")
+_LONGEST_CLOCK = len("00:00:00 AM")
 _SENTENCE = re.compile(r"[A-Za-z]+(?: [A-Za-z,']+){2,}[ .!]*\Z")
 
 
@@ -105,7 +102,11 @@ def find_prompt(line: Line) -> Optional[Prompt]:
     groups = found.groupdict()
     prompt = (groups.get("signs") or "") + found["prompt"]
     cpu = _CPU.search(prompt)
-    rest, stamp = _cut(line.text[found.end() :].strip(), _STAMP, "stamp")
+    rest = line.text[found.end() :].strip()
+    stamp = ""
+    bracket = _bracket_at_end(rest)
+    if bracket >= 0 and _CLOCK.search(rest[bracket + 1 : -1][-_LONGEST_CLOCK:]):
+        rest, stamp = rest[:bracket].rstrip(), rest[bracket + 1 : -1].strip()
     command, remark = split_remark(rest)
     return Prompt(
         prompt,
@@ -124,18 +125,52 @@ def split_remark(text: str) -> tuple[str, str]:
     ``//`` and ``#`` behind a blank, a bracketed sentence at the end, and words behind a
     semicolon that are no command are remarks.
     """
-    for pattern in (_SLASHES, _BRACKETED, _HASH):
-        command, remark = _cut(text, pattern, "remark")
-        if remark or command != text:
-            return command, remark
-    found = _SEMICOLON.search(text)
-    if found and (_SENTENCE.match(found["remark"]) or not _COMMAND_WORD.match(found["remark"])):
-        return text[: found.start()].rstrip(), found["remark"].strip()
-    return text, ""
-
-
-def _cut(text: str, pattern: re.Pattern[str], group: str) -> tuple[str, str]:
-    found = pattern.search(text)
-    if found is None:
+    slashes = _sign_apart(text, "//")
+    if slashes >= 0:
+        return text[:slashes].rstrip(), text[slashes + 2 :].strip()
+    bracket = _bracket_at_end(text)
+    if bracket >= 0:
+        inner = text[bracket + 1 : -1]
+        if any(char.isascii() and char.isalpha() for char in inner):
+            return text[:bracket].rstrip(), inner.strip()
+    hash_sign = _hash_apart(text)
+    if hash_sign >= 0:
+        return text[:hash_sign].rstrip(), text[hash_sign + 1 :].strip()
+    semicolon = text.rfind(";")
+    remark = text[semicolon + 1 :].lstrip(" \t")
+    words = '"' not in remark and remark[:1].isascii() and remark[:1].isalpha()
+    if semicolon < 0 or not words:
         return text, ""
-    return text[: found.start()].rstrip(), found[group].strip()
+    if _COMMAND_WORD.match(remark) and not _SENTENCE.match(remark):
+        return text, ""
+    return text[:semicolon].rstrip(), remark.strip()
+
+
+# Searched by hand: patterns that begin with a run of blanks, or hold a letter between two runs of
+# anything, take quadratic time on a line of blanks or of words.
+
+
+def _bracket_at_end(text: str) -> int:
+    """Index of the bracket that opens the last word of a line, behind a blank; -1 if none does."""
+    if not text.endswith("]"):
+        return -1
+    begin = text.rfind("[")
+    if begin < 1 or text[begin - 1] not in " \t" or "]" in text[begin:-1]:
+        return -1
+    return begin
+
+
+def _sign_apart(text: str, sign: str) -> int:
+    """Index of the first sign at the start or behind a blank; -1 if there is none."""
+    at = text.find(sign)
+    while at > 0 and text[at - 1] not in " \t":
+        at = text.find(sign, at + 1)
+    return at
+
+
+def _hash_apart(text: str) -> int:
+    """Index of the first ``#`` between two blanks; -1 if there is none."""
+    at = text.find("#", 1)
+    while at > 0 and not (text[at - 1] in " \t" and text[at + 1 : at + 2] in (" ", "\t")):
+        at = text.find("#", at + 1)
+    return at

@@ -35,7 +35,7 @@ _PAIR = re.compile(
     r"(?<![\w$!.:])([a-z][a-z0-9]{1,4})=([0-9a-f]{1,8}(?:[`']?[0-9a-f]{8})?)(?![\w.])"
 )
 _FLAGS = re.compile(r"\b(?:nv|ov|up|dn|ei|di|pl|ng|zr|nz|ac|na|pe|po|cy|nc)\b")
-_OTHER_WORDS = re.compile(r"[ \t]*(?:vip|vif|tf)?[ \t]*\Z")
+_OTHER_WORDS = frozenset({"", "vip", "vif", "tf"})
 _ARM_FLAGS = re.compile(r"(?<=[ ])[N-][Z-][C-][V-](?:[Q-])?[ ]?(?:EL[0-3]|Thumb|ARM)?")
 
 
@@ -154,7 +154,7 @@ def _read_row(
         return
     flags.extend(_FLAGS.findall(rest))
     rest = _ARM_FLAGS.sub("", _FLAGS.sub("", rest))
-    if not _OTHER_WORDS.match(rest):
+    if rest.strip(" \t") not in _OTHER_WORDS:
         unparsed.append(Unparsed(line.number, text, "more than registers and flags on the line"))
 
 

@@ -204,6 +204,16 @@ ROW_BY_ROW: Dict[str, str] = {
 """This, again and again."""
 
 
+COMMANDS_WITH_REMARKS = [
+    "0: kd> k [",
+    "0: kd> k //",
+    "0: kd> k # ",
+    "0: kd> k ; a",
+    "0: kd> k [0:00",
+]
+"""Beginnings of prompt lines behind which an author's words follow."""
+
+
 @dataclass(frozen=True)
 class Offender:
     """A parser that is not linear in a text.
@@ -254,6 +264,8 @@ def _stopped_after(seconds: float) -> Iterator[None]:
 def texts(*, corpus: bool) -> Dict[str, str]:
     """All pieces whose repetitions are tried; the name says how."""
     found = {f"a line of {name}": piece for name, piece in LONG_LINES.items()}
+    # what ends otherwise than it went on sends a pattern back to try everything again
+    found.update({f"a line of {name}, odd end": piece for name, piece in LONG_LINES.items()})
     found.update({f"lines: {name}": piece for name, piece in ROW_BY_ROW.items()})
     for number, sample in enumerate(corpus_texts() if corpus else (), start=1):
         found[f"corpus text {number}"] = sample + "\n"
@@ -264,17 +276,14 @@ def texts(*, corpus: bool) -> Dict[str, str]:
 def starts_of_lines() -> Dict[str, str]:
     """Beginnings behind which a long line of something follows: the regular expressions' traps."""
     begins = sorted({piece.split("\n", 1)[0] for piece in ROW_BY_ROW.values()} - {""})
-    fillers = (" ", "0", "a", "(", " a", "! ")
-    return {
-        f"{begin[:30]!r} then {filler!r}": begin + "\n" + filler
-        for begin in begins
-        for filler in fillers
-    }
+    begins += COMMANDS_WITH_REMARKS
+    fillers = (" ", "0", "a", "(", " a", "! ", "a ;")
+    return {f"{start!r} then {fill!r}": f"{start}\n{fill}" for start in begins for fill in fillers}
 
 
 def repeated(piece: str, size: int) -> str:
-    """A piece repeated up to a size; of two lines, the first stays once as a beginning."""
-    return (piece * (size // len(piece) + 1))[:size]
+    """A piece repeated up to about a size, never cut."""
+    return piece * max(size // len(piece), 1)
 
 
 def with_beginning(pair: str, size: int) -> str:
@@ -319,10 +328,12 @@ class MakeText:
     Attributes:
         piece: what is repeated.
         beginning: the piece's first line stands once in front, its second is repeated behind it.
+        end: stands once behind everything.
     """
 
     piece: str
-    beginning: bool
+    beginning: bool = False
+    end: str = ""
 
     def __call__(self, size: int) -> Tuple[Line, ...]:
         return _made(self, size)
@@ -330,7 +341,8 @@ class MakeText:
 
 @lru_cache(maxsize=2000)
 def _made(make: MakeText, size: int) -> Tuple[Line, ...]:
-    return split_lines((with_beginning if make.beginning else repeated)(make.piece, size))
+    text = (with_beginning if make.beginning else repeated)(make.piece, size)
+    return split_lines(text + make.end)
 
 
 def symbol_subject() -> Subject:
@@ -356,9 +368,14 @@ def find_offenders(
 
 def all_texts(*, corpus: bool = True, beginnings: bool = False) -> Dict[str, MakeText]:
     """Every text by name; those with a beginning are many."""
-    made = {name: MakeText(piece, beginning=False) for name, piece in texts(corpus=corpus).items()}
+    made = {
+        name: MakeText(piece, end="?!" if name.endswith("odd end") else "")
+        for name, piece in texts(corpus=corpus).items()
+    }
     if beginnings:
-        made.update({n: MakeText(p, beginning=True) for n, p in starts_of_lines().items()})
+        for name, piece in starts_of_lines().items():
+            made[name] = MakeText(piece, beginning=True)
+            made[f"{name}, odd end"] = MakeText(piece, beginning=True, end="?!")
     return made
 
 
