@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, Iterator
 
 import pytest
+from parse_samples import LOGRANKS, PARSED
 from report_samples import GOLDEN, HUNTS, RANKS, RESTORES
 
 import kdleak.report
 from kdleak import __version__
 from kdleak.report.json_report import hunt_json, rank_json, restore_json
+from kdleak.report.parse_json import logged_rank_json, parse_json
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -20,6 +22,8 @@ DOCUMENTS = {
     **{f"hunt_{name}": (hunt_json, result) for name, result in HUNTS.items()},
     **{f"rank_{name}": (rank_json, result) for name, result in RANKS.items()},
     **{f"restore_{name}": (restore_json, result) for name, result in RESTORES.items()},
+    **{f"parse_{name}": (lambda one: parse_json([one]), log) for name, log in PARSED.items()},
+    **{f"logrank_{name}": (logged_rank_json, rank) for name, rank in LOGRANKS.items()},
 }
 
 
@@ -77,7 +81,7 @@ def test_ascii_one_newline_at_the_end_and_the_head_first(name: str) -> None:
     assert document["generator"] == {"name": "kdleak", "version": __version__}
 
 
-@pytest.mark.parametrize("kind", ["hunt", "rank", "restore"])
+@pytest.mark.parametrize("kind", ["hunt", "rank", "restore", "parse", "logrank"])
 def test_the_schemas_are_good_and_describe_every_property(kind: str) -> None:
     document = schema(kind)
     jsonschema.Draft202012Validator.check_schema(document)
@@ -115,3 +119,21 @@ def test_indexes_point_where_they_say() -> None:
     rank = document["rank"]
     assert rank["rows"][rank["suspect"]]["tag"] == document["tag"]
     assert document["started_at"] == "2023-11-14T22:13:20.250Z"
+
+
+def test_a_key_in_a_log_is_blanked() -> None:
+    text = text_of("parse_mail")
+    assert "net:port=50000,key=..." in text
+    assert "s3cr3tp4rt1" not in text
+
+
+def test_indexes_of_a_log_point_where_they_say() -> None:
+    (log,) = json.loads(text_of("parse_session"))["logs"]
+    (hunt,) = log["hunts"]
+    for hit in hunt["hits"]:
+        if hit["call_site"] is not None:
+            site = hunt["call_sites"][hit["call_site"]]["frame"]
+            assert site in hit["stack"]["frames"]
+    assert sum(hit["call_site"] is not None for hit in hunt["hits"]) == 10
+    rank = json.loads(text_of("logrank_growth"))
+    assert rank["rows"][rank["suspect"]]["tag"]["text"] == "Leak"

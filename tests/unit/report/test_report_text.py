@@ -6,11 +6,16 @@ import re
 from dataclasses import replace
 
 import pytest
+from parse_samples import LOGRANKS, PARSED
 from report_samples import GOLDEN, HUNTS, RANKS, RESTORES
 
+from kdleak.dialect.log import parse_log
+from kdleak.logged import contents_of_log
 from kdleak.model import Frame, Stack, Symbolized
+from kdleak.report.logged_text import render_logged_rank
 from kdleak.report.page import column_widths, signed, unknown
 from kdleak.report.palette import ANSI, PLAIN, Palette
+from kdleak.report.parse_text import render_contents
 from kdleak.report.sanitise import fit, sanitise
 from kdleak.report.text import render_hunt, render_rank, render_restore
 from kdleak.result import DisarmState, DisarmStatus
@@ -19,6 +24,8 @@ TEXTS = {
     **{f"hunt_{name}": (render_hunt, result) for name, result in HUNTS.items()},
     **{f"rank_{name}": (render_rank, result) for name, result in RANKS.items()},
     **{f"restore_{name}": (render_restore, result) for name, result in RESTORES.items()},
+    **{f"parse_{name}": (render_contents, contents) for name, contents in PARSED.items()},
+    **{f"logrank_{name}": (render_logged_rank, rank) for name, rank in LOGRANKS.items()},
 }
 
 
@@ -42,7 +49,7 @@ def test_lines_fit_the_width(name: str, width: int) -> None:
         assert len(line) <= max(40, width) or line in whole or line.startswith("  kdleak"), line
 
 
-@pytest.mark.parametrize("name", [name for name in TEXTS if not name.startswith("rank")])
+@pytest.mark.parametrize("name", [name for name in TEXTS if name.startswith(("hunt", "restore"))])
 @pytest.mark.parametrize("width", [40, 100])
 def test_the_safety_line_is_the_last_and_whole(name: str, width: int) -> None:
     render, result = TEXTS[name]
@@ -158,3 +165,27 @@ def test_a_restore_says_what_it_did_besides() -> None:
     one = render_restore(replace(some, passed_hits=1, remarks=("bad.json is damaged",)))
     assert "1 break of" in one
     assert "- bad.json is damaged" in one
+
+
+def test_what_a_log_says_is_harmless() -> None:
+    frame = "fffff801`2c3d5b92 fffff88e`04c1c04e nt!Kx\x1b]0;owned\x07+0x1"
+    log = f"{EVIL}\n0: kd> {EVIL}\n\u202ehidden\n0: kd> k\nChild-SP RetAddr Call Site\n{frame}\n"
+    text = render_contents(contents_of_log(parse_log(log), EVIL), all_unparsed=True)
+    assert [char for char in text if char != "\n" and not char.isprintable()] == []
+    assert "\\u202ehidden" in text
+
+
+def test_a_key_in_a_log_is_not_shown() -> None:
+    text = render_contents(PARSED["mail"])
+    assert "s3cr3tp4rt1" not in text
+    assert "key=..." in text
+
+
+def test_all_that_was_not_understood_only_when_asked_for() -> None:
+    log = parse_log("".join(f"prose number {number}\n" for number in range(50)))
+    contents = contents_of_log(log, "prose.txt")
+    short, whole = render_contents(contents), render_contents(contents, all_unparsed=True)
+    assert "prose number 19\n" in short
+    assert "prose number 20\n" not in short
+    assert "... 30 more (--unparsed shows all)" in short
+    assert "prose number 49\n" in whole
