@@ -7,7 +7,7 @@ kdleak itself never shows or logs it.
 
 from __future__ import annotations
 
-import sys
+import re
 import time
 from pathlib import Path
 from typing import Callable, List, Optional, Tuple
@@ -16,8 +16,10 @@ from kdleak.engine.channels.base import DUMP, LIVE_KERNEL, LOCAL_KERNEL
 from kdleak.engine.channels.kd_channel import KdChannel
 from kdleak.engine.channels.kd_find import find_kd
 from kdleak.engine.channels.kd_process import KdProcess
-from kdleak.engine.channels.kd_text import secrets_of, shown
+from kdleak.engine.channels.kd_text import parts_of, secrets_of, shown
 from kdleak.errors import BadConnection, UsageError
+
+_KEY = re.compile(r"[0-9a-z]{1,13}(?:\.[0-9a-z]{1,13}){3}\Z", re.IGNORECASE)
 
 
 def open_kd(
@@ -87,18 +89,28 @@ def _checked(connection: str) -> str:
             "kd.exe cannot wait for a target on a TCP port",
             "use com:ipport=PORT,port=HOST, or the native engine",
         )
-    if lowered.startswith(("net:", "com:")) and sys.version_info >= (3, 11):
-        try:
-            from kdleak.kd.connection import (  # noqa: PLC0415 - needs packages of [native]
-                parse_connection,
-            )
-        except ImportError:
-            return shown(connection)
-        return parse_connection(connection).where
-    if lowered.startswith("net:") and "key=" not in lowered.replace(" ", ""):
+    reason = _what_is_wrong(connection)
+    if reason:
         raise BadConnection(
             "reading the connection string",
-            "key= is missing",
-            "add the key that the target was set up with",
+            reason,
+            "use net:port=50000,key=a.b.c.d or com:port=COM1,baud=115200",
         )
     return shown(connection)
+
+
+def _what_is_wrong(connection: str) -> str:
+    """What a string lacks that would make the debugger wait for ever; "" for nothing.
+
+    (Not ``kdleak.kd.connection``, which needs more than the standard library.)
+    """
+    kind, options = parts_of(connection)
+    if kind == "net":
+        if not _KEY.match(options.get("key", "")):
+            return "key= is missing, or is not four groups of letters and digits"
+        port = options.get("port", "50000")
+        if not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 0x10000):
+            return "port= is not a number from 1 to 65535"
+    if kind == "com" and not options.get("port") and not options.get("ipport"):
+        return "port= is missing"
+    return ""

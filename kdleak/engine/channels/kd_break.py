@@ -35,11 +35,10 @@ class ConsoleBreak:
 
     def spawn_options(self) -> Dict[str, Any]:
         """A group of its own, in the console that we have in common with it."""
+        options: Dict[str, Any] = {}
         if sys.platform == "win32":
             _have_console()
-            options = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-        else:
-            options = {}
+            options["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP
         return options
 
     def break_in(self, process: subprocess.Popen[bytes]) -> None:

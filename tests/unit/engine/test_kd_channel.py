@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kdleak.engine.channels import kd_channel
-from kdleak.engine.channels.base import DUMP, LIVE_KERNEL
+from kdleak.engine.channels.base import DUMP, LIVE_KERNEL, LOCAL_KERNEL
 from kdleak.engine.channels.kd import open_kd
 from kdleak.engine.channels.kd_channel import KdChannel
 from kdleak.engine.channels.kd_process import KdProcess
@@ -490,8 +490,9 @@ def test_ctrl_c_at_the_terminal_does_not_reach_the_debugger(bench):
 
 
 @pytest.fixture
-def program(tmp_path):
+def program(tmp_path, monkeypatch):
     """A kd on this machine: the fake, as a program that takes kd's arguments."""
+    monkeypatch.setattr(kd_channel, "_SURPLUS_SECONDS", 0.1)
     path = tmp_path / "kd"
     path.write_text(f'#!/bin/sh\nexec {sys.executable} -IS {FAKE} {tmp_path}/diary $MODE "$@"\n')
     path.chmod(0o755)
@@ -535,6 +536,31 @@ def test_strings_that_would_make_the_debugger_wait_for_ever(program, connection)
     with pytest.raises(BadConnection) as caught:
         open_kd(connection, kd=str(program))
     assert "1a.2b" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "connection",
+    [
+        f"net:port=50000,key={KEY}",
+        f"net:port=50000,key={KEY},target=machine",
+        "com:port=COM1,baud=115200",
+        r"com:pipe,port=\\.\pipe\x,resets=0,reconnect",
+        "com:ipport=4555,port=10.0.0.1",
+        "usb:targetname=x",
+    ],
+)
+def test_strings_of_windbg_are_passed_on(program, connection, monkeypatch, tmp_path):
+    monkeypatch.setenv("MODE", "normal")
+    open_kd(connection, kd=str(program)).close()
+    assert (tmp_path / "diary").read_text().startswith(f"start -k {connection} -b\n")
+
+
+def test_the_local_kernel(program, monkeypatch, tmp_path):
+    monkeypatch.setenv("MODE", "normal")
+    channel = open_kd("local", kd=str(program))
+    assert channel.session == LOCAL_KERNEL
+    channel.close()
+    assert (tmp_path / "diary").read_text().splitlines() == ["start -kl", "q"]
 
 
 def test_a_program_that_cannot_be_started(tmp_path):

@@ -127,7 +127,10 @@ def test_kinds_of_stops():
     [
         ("net:port=50000,key=1a.2b.3c.4d", "net:port=50000", ("1a.2b.3c.4d",)),
         ("NET:port=5, KEY = 1a.2b.3c.4d ,target=pc", "net:port=5,target=pc", ("1a.2b.3c.4d",)),
-        ("com:port=COM1,baud=115200", "com:port=COM1,baud=115200", ()),
+        ("net:key=1a.2b.3c.4d", "net:port=50000", ("1a.2b.3c.4d",)),
+        ("com:port=COM1,baud=115200", "com:port=COM1", ()),
+        ("com:pipe,port=\\\\.\\pipe\\x,resets=0", "com:pipe,port=\\\\.\\pipe\\x", ()),
+        ("com:ipport=4555,port=10.0.0.1", "com:ipport=4555,port=10.0.0.1", ()),
         ("usb:targetname=x", "usb:targetname=x", ()),
         ("", "", ()),
     ],
@@ -136,3 +139,15 @@ def test_a_key_is_never_shown(connection, where, secrets):
     assert shown(connection) == where
     assert secrets_of(connection) == secrets
     assert without(secrets, f"<{connection}>").count("1a.2b") == 0
+
+
+def test_the_native_engine_shows_the_same():
+    connection = pytest.importorskip("kdleak.kd.connection", exc_type=ImportError)
+    for text in (
+        "net:port=50000,key=1a.2b.3c.4d",
+        "net:key=1a.2b.3c.4d,target=10.0.0.1",
+        "com:port=COM1,baud=115200",
+        "com:pipe,port=\\\\.\\pipe\\x,resets=0,reconnect",
+        "com:ipport=4555,port=10.0.0.1",
+    ):
+        assert shown(text) == connection.parse_connection(text).where
