@@ -23,8 +23,8 @@ CORPUS = Path(__file__).parents[1] / "corpus"
 FAILURES = Path(__file__).parent / "failures"
 
 SECONDS_PER_KILOBYTE = 0.01
-SECONDS_AT_LEAST = 0.5
-"""Processor time a parse may take; twenty times what the slowest one needs."""
+SECONDS_AT_LEAST = 0.2
+"""Processor time a parse may take: many times what the slowest one needs."""
 
 _REDUCE_SECONDS = 20.0
 
@@ -68,6 +68,9 @@ def _try_subject(subject: Subject, lines: Sequence[Line], size: int) -> Optional
     allowed = SECONDS_AT_LEAST + size / 1024 * SECONDS_PER_KILOBYTE
     try:
         spent = cpu_seconds(subject.run, lines)
+        if spent > allowed:
+            # measured again: another program may have been in the way
+            spent = min(spent, cpu_seconds(subject.run, lines))
     except Exception as problem:  # noqa: BLE001  whatever it is, it is a finding
         return Failure(subject.name, f"{type(problem).__name__}: {problem}"[:200])
     if spent > allowed:
