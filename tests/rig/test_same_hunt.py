@@ -6,61 +6,25 @@ see the same allocations and frees.
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kdleak.engine.base import Engine
 from kdleak.engine.blocks import block_finder
-from kdleak.engine.channels.child import open_child
-from kdleak.engine.channels.kd import open_kd
-from kdleak.engine.dbgeng import open_dbgeng
-from kdleak.engine.native import attach_native
 from kdleak.hunt import hunt
 from kdleak.hunt_options import HuntOptions
 from kdleak.journal import Journal
 from kdleak.model import StopKind
 from kdleak.result import DisarmStatus, HuntResult
 from kdleak.tags import PoolTag
-from tests.rig.channel_session import python_command
 from tests.rig.conftest import Practice
+from tests.rig.engines import opened
 from tests.rig.rig import MARK, Rig
 
 HITS = 60
 TICK = 900  # 9 seconds after boot: everybody has attached by then
-SLOW_START = 8.0  # seconds pybag needs under Wine before it listens
-
-
-@contextlib.contextmanager
-def opened(
-    engine: str, practice: Practice, rig: Rig, folder: Path, *, use_kb: bool = False
-) -> Iterator[Engine]:
-    """An engine attached to the target; it leaves the target running."""
-    if engine == "native":
-        practice.start()
-        with attach_native(practice.connection, practice.symbols) as native:
-            yield native
-        return
-    if engine == "kd":
-        practice.start()
-        channel = open_kd(
-            practice.connection, kd=str(rig.kd), symbol_path=practice.symbols, timeout=60
-        )
-    else:
-        late = threading.Timer(SLOW_START if engine == "pybag" else 0.0, practice.start)
-        late.start()
-        channel = open_child(
-            engine,
-            practice.connection,
-            timeout=90,
-            python=python_command(rig, practice, folder),
-        )
-        late.join()
-    with open_dbgeng(channel, use_kb=use_kb) as dbgeng:
-        yield dbgeng
 
 
 def at_the_moment(engine: Engine) -> None:
