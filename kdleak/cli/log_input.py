@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import BinaryIO, List
+from typing import BinaryIO, List, Sequence, Tuple
 
 from kdleak.dialect.log import DebuggerLog, parse_log
 from kdleak.dialect.source import decode
@@ -36,9 +36,17 @@ _KNOWN = (
 )
 
 
-def name_of_log(file: str) -> str:
-    """A log's name for people."""
-    return "stdin" if file == STDIN else file
+def names_of_logs(files: Sequence[str]) -> Tuple[str, ...]:
+    """Names of logs for people: the file's own, with its folder where two are called the same."""
+    names = [_name(file) for file in files]
+    return tuple(
+        name if names.count(name) == 1 else (file if file != STDIN else name)
+        for name, file in zip(names, files)
+    )
+
+
+def _name(file: str) -> str:
+    return "stdin" if file == STDIN else Path(file).name or file
 
 
 def read_log(file: str, megabytes: int = DEFAULT_MEGABYTES) -> DebuggerLog:
@@ -54,6 +62,10 @@ def read_log(file: str, megabytes: int = DEFAULT_MEGABYTES) -> DebuggerLog:
     return parse_log(decode(_read(file, megabytes)))
 
 
+def _shown(file: str) -> str:
+    return "stdin" if file == STDIN else file
+
+
 def _read(file: str, megabytes: int) -> bytes:
     try:
         if file == STDIN:
@@ -63,9 +75,7 @@ def _read(file: str, megabytes: int) -> bytes:
     except (OSError, ValueError) as error:
         # ValueError: a NUL in the name.
         why = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"reading {name_of_log(file)}", why, "name a log that can be read") from (
-            error
-        )
+        raise UsageError(f"reading {_shown(file)}", why, "name a log that can be read") from (error)
 
 
 def _take(stream: BinaryIO, file: str, megabytes: int) -> bytes:
@@ -85,7 +95,7 @@ def _take(stream: BinaryIO, file: str, megabytes: int) -> bytes:
             checked = True
     if size > limit:
         raise UsageError(
-            f"reading {name_of_log(file)}",
+            f"reading {_shown(file)}",
             f"it is larger than {megabytes} MB, and each MB takes about a second and 20 MB of "
             "memory",
             "cut out what matters, or allow more with --max-size",
@@ -104,7 +114,7 @@ def _refuse_other_than_text(data: bytes, file: str) -> None:
             why = "it is no text"
     if why:
         raise UsageError(
-            f"reading {name_of_log(file)}",
+            f"reading {_shown(file)}",
             why,
             "name a log of WinDbg or kd (.logopen), or text that was copied out of one",
         )

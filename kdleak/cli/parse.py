@@ -9,7 +9,7 @@ from typing import Optional, Sequence, Tuple
 import click
 
 from kdleak.cli import console
-from kdleak.cli.log_input import DEFAULT_MEGABYTES, STDIN, name_of_log, read_log
+from kdleak.cli.log_input import DEFAULT_MEGABYTES, STDIN, names_of_logs, read_log
 from kdleak.cli.shared_options import max_size_option
 from kdleak.errors import ExitCode, TargetError, UsageError
 from kdleak.logged import LogContents, contents_of_log
@@ -78,7 +78,10 @@ def show_logs(
         TargetError: nothing was found in any of them.
     """
     refuse_overwrite(output, force=force)
-    logs = [contents_of_log(read_log(file, max_size), name_of_log(file)) for file in files]
+    logs = [
+        contents_of_log(read_log(file, max_size), name)
+        for file, name in zip(files, names_of_logs(files))
+    ]
     if as_json:
         text = parse_json(logs)
     else:

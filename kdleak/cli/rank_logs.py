@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import List, Optional, Sequence
 
 from kdleak.cli import console
-from kdleak.cli.log_input import name_of_log, read_log
+from kdleak.cli.log_input import names_of_logs, read_log
 from kdleak.errors import ExitCode, TargetError
 from kdleak.logged import LoggedSnapshot, rank_of_snapshots, snapshots_of_log
 from kdleak.model import Pool
@@ -35,11 +35,11 @@ def rank_logs(
     """
     refuse_overwrite(output, force=force)
     snapshots: List[LoggedSnapshot] = []
-    for file in files:
-        found = snapshots_of_log(read_log(file, max_size), name_of_log(file))
+    for file, name in zip(files, names_of_logs(files)):
+        found = snapshots_of_log(read_log(file, max_size), name)
         if not found:
             raise TargetError(
-                f"ranking the pool tags of {name_of_log(file)}",
+                f"ranking the pool tags of {name}",
                 "it shows no list of them",
                 "take the log of !poolused 2, !poolused 4 or PoolMon; kdleak parse shows what is "
                 "in this one",

@@ -89,8 +89,8 @@ def addresses_of(log: DebuggerLog) -> Addresses:
             for frame in to_model(text, None, size).frames[1:]:
                 if frame.address and frame.symbol.module:
                     names.setdefault(frame.address, frame.symbol)
-    modules = tuple(row for found in log.of(ModuleList) for row in found.modules)
-    return Addresses(size, names, modules)
+    modules = {(row.start, row.end): row for found in log.of(ModuleList) for row in found.modules}
+    return Addresses(size, names, tuple(modules.values()))
 
 
 def pointer_size_of(log: DebuggerLog) -> int:

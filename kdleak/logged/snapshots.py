@@ -73,15 +73,19 @@ def snapshots_of_log(log: DebuggerLog, name: str = "") -> Tuple[LoggedSnapshot, 
 
 def _of_segment(segment: Segment, name: str) -> Iterable[LoggedSnapshot]:
     groups: List[List[PoolUsedTable]] = []
+    seen: Dict[PoolTag, TagUsage] = {}
     last_is_list = False
     found: List[Tuple[int, LoggedSnapshot]] = []
     for event in segment.events:
         value = event.value
         if isinstance(value, PoolUsedTable) and value.rows and not value.rejected:
-            if last_is_list and _same_moment(groups[-1], value):
+            rows = {usage.tag: _outstanding(usage) for usage in value.snapshot_rows()}
+            if last_is_list and _same_moment(seen, rows, groups[-1][-1], value):
                 groups[-1].append(value)
+                seen.update(rows)
             else:
                 groups.append([value])
+                seen = rows
             last_is_list = True
         elif isinstance(value, PoolMonScreen) and value.rows:
             found.append((event.line, _of_poolmon(value, segment.moment, name)))
@@ -90,14 +94,18 @@ def _of_segment(segment: Segment, name: str) -> Iterable[LoggedSnapshot]:
     return [snapshot for _, snapshot in sorted(found, key=lambda item: item[0])]
 
 
-def _same_moment(group: Sequence[PoolUsedTable], table: PoolUsedTable) -> bool:
-    """Whether a list shows the moment of the lists before it."""
-    seen = {usage.tag: _outstanding(usage) for other in group for usage in other.snapshot_rows()}
-    common = [usage for usage in table.snapshot_rows() if usage.tag in seen]
+def _same_moment(
+    seen: Mapping[PoolTag, TagUsage],
+    rows: Mapping[PoolTag, TagUsage],
+    last: PoolUsedTable,
+    table: PoolUsedTable,
+) -> bool:
+    """Whether a list shows the moment of those before it, whose rows were seen."""
+    common = [tag for tag in rows if tag in seen]
     if common:
-        return all(_outstanding(usage) == seen[usage.tag] for usage in common)
+        return all(rows[tag] == seen[tag] for tag in common)
     # Nothing to compare: only the commands of one stop tell that they belong together.
-    return table.command is not None and group[-1].command is not None
+    return table.command is not None and last.command is not None
 
 
 def _of_lists(tables: Sequence[PoolUsedTable], moment: Moment, name: str) -> LoggedSnapshot:

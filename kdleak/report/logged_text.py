@@ -31,7 +31,7 @@ def render_logged_rank(
         top: rows to show.
     """
     page = Page(width, style)
-    page.line(f"Pool tags of {', '.join(rank.logs)} by {rank.by.value}")
+    page.paragraph(f"Pool tags of {', '.join(rank.logs)} by {rank.by.value}", indent=0, hanging=2)
     ranking(page, rank, top=top)
     return without_secrets(page.text())
 

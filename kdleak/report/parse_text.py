@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence, Tuple
+from collections import Counter
+from typing import Optional, Sequence
 
 from kdleak.dialect.engine_errors import EngineFailure
 from kdleak.dialect.source import Unparsed
@@ -40,8 +41,10 @@ def render_contents(
     page = Page(width, style)
     log = contents.log
     target = target_words(log.version, log.architecture.value if log.architecture else None)
-    page.line(f"{contents.name}: {_count(len(log.lines), 'line')}{target}")
-    _found(page, contents)
+    page.paragraph(
+        f"{contents.name}: {_count(len(log.lines), 'line')}{target}", indent=0, hanging=2
+    )
+    _found(page, contents, top)
     for hunt in contents.hunts:
         hunt_sections(page, hunt, top=top)
     if contents.rank is not None:
@@ -52,7 +55,7 @@ def render_contents(
         page.heading(title)
         for line in lines:
             page.paragraph(line, hanging=2)
-    _failures(page, log.of(EngineFailure))
+    _failures(page, log.of(EngineFailure), top)
     _left_over(page, contents, None if all_unparsed else UNPARSED_SHOWN)
     return without_secrets(page.text())
 
@@ -68,7 +71,7 @@ def target_words(version: TargetVersion, architecture: Optional[str]) -> str:
     return f"; {' '.join(words)}" if words else ""
 
 
-def _found(page: Page, contents: LogContents) -> None:
+def _found(page: Page, contents: LogContents, top: int) -> None:
     page.heading("Found")
     if not contents.found:
         page.paragraph("Nothing that is known here.")
@@ -76,8 +79,10 @@ def _found(page: Page, contents: LogContents) -> None:
     widths = column_widths(("", ""), [row[:2] for row in rows])
     for name, count, places in rows:
         page.line(f"  {name.ljust(widths[0])}  {count.rjust(widths[1])}  {places}")
-    for line, why in contents.refused:
+    for line, why in contents.refused[:top]:
         page.paragraph(f"refused: line {line:,}: {without_secrets(why)}", hanging=2, role="warn")
+    if len(contents.refused) > top:
+        page.line(f"  ... {len(contents.refused) - top:,} more", plain=False)
 
 
 def _places(lines: Sequence[int]) -> str:
@@ -105,13 +110,16 @@ def _stack_words(one: FoundStack) -> str:
     return without_secrets(f"{command}({_places(one.lines)}{times})")
 
 
-def _failures(page: Page, failures: Sequence[EngineFailure]) -> None:
+def _failures(page: Page, failures: Sequence[EngineFailure], top: int) -> None:
     if not failures:
         return
     page.heading("Commands that failed")
-    for sentence, count in _counted([failure.sentence for failure in failures]):
+    counts = Counter(failure.sentence for failure in failures)
+    for sentence, count in list(counts.items())[:top]:
         times = f" ({count} times)" if count > 1 else ""
         page.paragraph(f"- {without_secrets(sentence)}{times}", hanging=2)
+    if len(counts) > top:
+        page.line(f"  ... {len(counts) - top:,} more", plain=False)
 
 
 def _left_over(page: Page, contents: LogContents, limit: Optional[int]) -> None:
@@ -137,10 +145,6 @@ def _lines(page: Page, entries: Sequence[Unparsed], limit: Optional[int]) -> Non
     for entry in entries[:limit]:
         page.line(f"  {entry.line:6} {without_secrets(entry.text.strip())}")
         page.line(f"         ({without_secrets(entry.why)})", plain=False)
-
-
-def _counted(texts: Sequence[str]) -> List[Tuple[str, int]]:
-    return [(text, texts.count(text)) for text in dict.fromkeys(texts)]
 
 
 def _count(count: int, word: str) -> str:
