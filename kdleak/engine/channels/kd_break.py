@@ -84,20 +84,20 @@ def default_way() -> BreakWay:
 
 def end_tree(process: subprocess.Popen[bytes]) -> None:
     """Kill the debugger and what it started. Does not wait for more than a moment."""
-    if sys.platform == "win32":
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(
-                ["taskkill", "/F", "/T", "/PID", str(process.pid)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                check=False,
-                timeout=5.0,
-            )
-    elif process.poll() is None:
-        # Only while it lives: its number may be another's afterwards.
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
+    if process.poll() is None:  # afterwards its number may be another's
+        if sys.platform == "win32":
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(
+                    ["taskkill", "/F", "/T", "/PID", str(process.pid)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    check=False,
+                    timeout=5.0,
+                )
+        else:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(OSError):
         process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
