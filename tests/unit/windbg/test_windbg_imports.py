@@ -19,16 +19,21 @@ MODULES = [
 ]
 
 _CODE = """
-import sys, sysconfig
+import os, sys, sysconfig
 sys.path.insert(0, sys.argv[1])
 import importlib
 for name in sys.argv[2:]:
     importlib.import_module(name)
-homes = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib"))
+homes = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib")]
+if os.name == "nt":
+    homes.append(sys.base_prefix)  # the binary modules lie beside Lib
+homes = tuple(map(os.path.normcase, homes))
 for name, module in sorted(sys.modules.items()):
     file = getattr(module, "__file__", None)
     ours = name.split(".")[0] in ("kdleak", "__main__")
-    if ours or file is None or (file.startswith(homes) and "site-packages" not in file):
+    if ours or file is None:
+        continue
+    if os.path.normcase(file).startswith(homes) and "site-packages" not in file:
         continue
     print("FOREIGN", name, file)
 print("LOADED", *sorted(name for name in sys.modules if name.startswith("kdleak")))

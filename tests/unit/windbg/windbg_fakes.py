@@ -123,7 +123,7 @@ class Interruption:
         self.count = 0
         self.where = ""
         self._error = error
-        self._files = files
+        self._files = tuple(str(Path(one)) for one in files)  # as this system writes them
 
     def __enter__(self) -> Interruption:  # noqa: PYI034 - no Self on 3.9
         self._before = sys.gettrace()
