@@ -86,7 +86,7 @@ def max_size_option(function: _Function) -> _Function:
                 default=DEFAULT_MEGABYTES,
                 show_default=True,
                 metavar="MB",
-                help="Largest log to read; each MB takes about a second and 20 MB of memory.",
+                help="Largest log to read; each MB takes a second or more and 40 MB of memory.",
             ),
         ],
         function,

@@ -378,7 +378,7 @@ def test_restarted_by_counters_that_went_back():
 
 def test_one_counter_that_went_back_is_said_and_no_more():
     before = {f"Tag{i}": (1000, 900, 5000) for i in range(8)}
-    after = {**{tag: (1100, 950, 9000) for tag in before}, "Tag0": (5, 1, 9000)}
+    after = {**dict.fromkeys(before, (1100, 950, 9000)), "Tag0": (5, 1, 9000)}
     rank = rank_of_snapshots(snapshots(poolmon(before), poolmon(after)))
     assert rank.by is RankBy.GROWTH
     assert any("1 allocation counter went back" in gap for gap in rank.gaps)
