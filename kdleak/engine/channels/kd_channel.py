@@ -343,6 +343,8 @@ class KdChannel:
         """Whether a stop counts: not a break-in that was asked for before the target stopped."""
         soon = self._clock() - self._went_at <= _SURPLUS_SECONDS
         surplus = self._break_owed and soon and says_break_in(output.text)
+        if says_connected(output.text):  # it restarted: that must be seen above
+            return True
         self._break_owed = False
         return not surplus
 

@@ -95,6 +95,9 @@ def go():
         breaks.wait()
         state["plan"] = "surplus"
         out(HIT)
+    elif plan == "restarts":
+        out("Shutdown occurred at (Mon Nov 30 2026)...unloading all symbol tables.\n")
+        out(WAITING + CONNECTED + BOX)
     elif plan == "dies":
         os._exit(3)
     elif plan == "lost":

@@ -303,6 +303,15 @@ def test_the_break_in_left_over_from_attaching_is_absorbed(bench):
     assert channel.interrupt(5.0).text.startswith("Break instruction")
 
 
+def test_a_restart_is_never_absorbed(bench):
+    channel = bench.open()
+    channel.execute("plan restarts")
+    stop = channel.resume(5.0)
+    assert stop.text.startswith("Shutdown occurred at ")
+    assert not channel.running
+    assert bench.diary.count("g") == 1
+
+
 def test_a_break_in_later_on_is_a_stop(bench, monkeypatch):
     channel = bench.open()
     assert channel.resume(0.8).running  # longer than a surplus may take
