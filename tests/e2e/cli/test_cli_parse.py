@@ -314,3 +314,14 @@ def test_rank_of_logs_in_the_wrong_order(in_process, tmp_path):
     code, out, _ = in_process("rank", "--log", sample(84), "--log", sample(85))
     assert code == 4
     assert "wrong order" in " ".join(out.split())
+
+
+def test_a_plain_log_replayed_as_a_hunt(in_process, tmp_path):
+    code, out, _ = in_process("hunt", "--replay", SESSION)
+    assert code == 0
+    assert "13 hits of tag 'File'" in out
+    code, out, _ = in_process("hunt", "--replay", SESSION, "--json")
+    assert len(valid(out)["logs"][0]["hunts"][0]["hits"]) == 13
+    code, out, err = in_process("hunt", "--replay", tmp_path / "missing.txt")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
