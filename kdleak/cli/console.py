@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
+__all__ = [
+    "ProgressView",
+    "colour_allowed",
+    "narrate",
+    "palette",
+    "print_result",
+    "refuse_overwrite",
+    "width",
+    "write_result",
+]
+
 _PLAIN_INTERVAL = 5.0
 # Seconds between two progress lines where there is no terminal to redraw.
 

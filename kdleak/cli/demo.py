@@ -9,7 +9,7 @@ import click
 from kdleak.cli import console
 from kdleak.cli.hunt import run_hunt
 from kdleak.cli.practice_child import PracticeChild, practice_child
-from kdleak.cli.target_options import FiniteRange, choose_target
+from kdleak.cli.target_options import NATIVE, FiniteRange, TargetOptions, choose_target
 from kdleak.errors import ExitCode
 from kdleak.hunt_options import HuntOptions, RankOptions
 from kdleak.hunt_outcome import exit_code
@@ -40,7 +40,7 @@ def command(seed: int, interval: float, hits: int) -> int:
         "another that is only busy, and a large static user of pool."
     )
     with practice_child(seed=seed, rate=100.0) as child:
-        choice = choose_target(child.connection, None, timeout=30.0)
+        choice = choose_target(TargetOptions(connection=child.connection, engine=NATIVE))
         options = HuntOptions(
             rank=RankOptions(seconds=interval, snapshots=5),
             max_hits=hits,

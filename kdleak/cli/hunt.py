@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
 import click
 
 from kdleak.cli import console
+from kdleak.cli.log_input import is_recording
+from kdleak.cli.parse import show_logs
 from kdleak.cli.session import attached
 from kdleak.cli.shared_options import ranking_options, result_options
-from kdleak.cli.target_options import FiniteRange, TargetChoice, choose_target, target_options
+from kdleak.cli.target_options import (
+    FiniteRange,
+    TargetChoice,
+    TargetOptions,
+    choose_target,
+    target_options,
+)
+from kdleak.engine.blocks import block_finder
 from kdleak.errors import ExitCode, KdleakError
 from kdleak.hunt import explain, hunt
 from kdleak.hunt_options import HuntOptions, RankOptions
 from kdleak.hunt_outcome import exit_code
-from kdleak.journal import Journal
 from kdleak.report.json_report import hunt_json
 from kdleak.report.text import render_hunt
 from kdleak.result import HuntResult, RankBy
 from kdleak.tags import PoolTag
+from kdleak.windbg.recording import Memory
 
 
 @click.command("hunt")
@@ -77,10 +87,7 @@ from kdleak.tags import PoolTag
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Sites.")
 @result_options
 def command(
-    connection: Optional[str],
-    symbol_path: Optional[str],
-    timeout: float,
-    verbose: int,
+    target: TargetOptions,
     tag: Optional[str],
     by: str,
     interval: float,
@@ -110,6 +117,8 @@ def command(
       kdleak hunt -k net:port=50000,key=1.2.3.4
       kdleak hunt -k net:port=50000,key=1.2.3.4 --tag Leak --hits 200
       kdleak hunt -k com:ipport=4555,port=127.0.0.1 --json -o hunt.json
+      kdleak hunt -k net:port=50000,key=1.2.3.4 --engine kd --record hunt.jsonl
+      kdleak hunt --replay hunt.jsonl
       kdleak hunt --tag Leak --explain
     """
     options = HuntOptions(
@@ -118,12 +127,12 @@ def command(
             by=RankBy(by),
             seconds=interval,
             snapshots=1 if by == RankBy.USED.value else snapshots,
-            interrupt_timeout=timeout,
+            interrupt_timeout=target.timeout,
         ),
         max_hits=hits,
         max_seconds=seconds,
         stack_depth=depth,
-        interrupt_timeout=timeout,
+        interrupt_timeout=target.timeout,
         grace_seconds=grace,
         max_stopped_share=None if full_speed else max_stop_share,
         hits_per_second=None if full_speed else hits_per_second,
@@ -132,9 +141,13 @@ def command(
     if explain_only:
         console.print_result(explain(options))
         return ExitCode.DONE
+    if target.replay is not None and not is_recording(target.replay):
+        # A log of somebody's own hunt: what it shows, as far as it shows it.
+        return show_logs([str(target.replay)], top=top, as_json=as_json, output=output, force=force)
     console.refuse_overwrite(output, force=force)
-    choice = choose_target(connection, symbol_path, timeout, verbose)
-    result = run_hunt(choice, options)
+    console.refuse_overwrite(target.record, force=force)
+    choice = choose_target(target)
+    result = run_hunt(choice, options, overwrite=force)
     text = (
         hunt_json(result)
         if as_json
@@ -161,17 +174,24 @@ def command(
     return code
 
 
-def run_hunt(choice: TargetChoice, options: HuntOptions) -> HuntResult:
-    """Attach, hunt, leave."""
-    from kdleak.engine.blocks import block_finder  # noqa: PLC0415 - only once it is needed
+def run_hunt(choice: TargetChoice, options: HuntOptions, *, overwrite: bool = False) -> HuntResult:
+    """Attach, hunt, leave.
 
+    Args:
+        choice: target and engine.
+        options: what to hunt; a replay hunts what was recorded.
+        overwrite: let a recording write over a file.
+    """
+    choice = replace(choice, request=replace(choice.request, overwrite=overwrite))
+    memory = Memory("hunt", hunt=options, use_kb=choice.request.use_kb)
     view = console.ProgressView()
-    with view.shown(), attached(choice, view.narrate) as session:
+    with view.shown(), attached(choice, memory, view.narrate) as session:
         result = hunt(
             session.engine,
-            options,
-            journal=Journal.default(),
+            session.memory.hunt or options,
+            journal=session.journal,
             block_finder_factory=block_finder,
+            clock=session.clock,
             narrate=view.narrate,
             progress=view,
         )

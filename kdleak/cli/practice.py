@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Optional
 import click
 
 from kdleak import __version__
-from kdleak.cli.target_options import KEY_VARIABLE, FiniteRange
+from kdleak.cli.target_options import FiniteRange
 from kdleak.errors import ExitCode, MissingDependency, UsageError
 from kdleak.kd.connection import parse_connection
 from kdleak.report.sanitise import sanitise
+from kdleak.windbg.session import KEY_VARIABLE
 
 if TYPE_CHECKING:
     from kdleak.practice.target import PracticeTarget

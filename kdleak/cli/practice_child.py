@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kdleak.cli.target_options import KEY_VARIABLE
 from kdleak.errors import KdleakError
+from kdleak.windbg.session import KEY_VARIABLE
 
 _BOOT_SECONDS = 30.0
 _END_SECONDS = 20.0

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Callable, Optional, Tuple
 
 import click
+from click.core import ParameterSource
 
 from kdleak.cli import console
+from kdleak.cli.rank_logs import rank_logs
 from kdleak.cli.session import attached
-from kdleak.cli.shared_options import ranking_options, result_options
-from kdleak.cli.target_options import choose_target, target_options
-from kdleak.errors import ExitCode, JournalError
+from kdleak.cli.shared_options import max_size_option, ranking_options, result_options
+from kdleak.cli.target_options import TargetOptions, choose_target, target_options
+from kdleak.errors import ExitCode, JournalError, UsageError
 from kdleak.explain import explain_rank
 from kdleak.hunt_options import RankOptions
 from kdleak.journal import Journal
@@ -21,6 +23,7 @@ from kdleak.rank import rank
 from kdleak.report.json_report import rank_json
 from kdleak.report.text import render_rank
 from kdleak.result import RankBy
+from kdleak.windbg.recording import Memory
 
 _POOLS = {"both": None, "nonpaged": Pool.NONPAGED, "paged": Pool.PAGED}
 
@@ -30,17 +33,26 @@ _POOLS = {"both": None, "nonpaged": Pool.NONPAGED, "paged": Pool.PAGED}
 @ranking_options
 @click.option("--pool", type=click.Choice(list(_POOLS)), default="both", show_default=True)
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Rows.")
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    metavar="FILE",
+    help="Rank the lists in a log instead of a target; give it again for growth between logs.",
+)
+@max_size_option
 @result_options
+@click.pass_context
 def command(
-    connection: Optional[str],
-    symbol_path: Optional[str],
-    timeout: float,
-    verbose: int,
+    context: click.Context,
+    target: TargetOptions,
     by: str,
     interval: float,
     snapshots: int,
     pool: str,
     top: int,
+    logs: Tuple[str, ...],
+    max_size: int,
     as_json: bool,
     output: Optional[Path],
     force: bool,
@@ -56,23 +68,47 @@ def command(
       kdleak rank -k net:port=50000,key=1.2.3.4
       kdleak rank -k net:port=50000,key=1.2.3.4 --interval 600 --snapshots 7
       kdleak rank -k com:ipport=4555,port=127.0.0.1 --by used --json > tags.json
+      kdleak rank --log before.txt --log after.txt
     """
+    if logs:
+        if target.connection or target.replay or target.record or explain_only:
+            raise UsageError(
+                "ranking the tags of logs",
+                "-k, --replay, --record and --explain are about a target",
+                "give either --log or a target",
+            )
+        chosen = context.get_parameter_source("by") is ParameterSource.COMMANDLINE
+        return rank_logs(
+            logs,
+            by=RankBy(by) if chosen else None,
+            pool=_POOLS[pool],
+            top=top,
+            max_size=max_size,
+            as_json=as_json,
+            output=output,
+            force=force,
+        )
     options = RankOptions(
         by=RankBy(by),
         seconds=interval,
         snapshots=1 if by == RankBy.USED.value else snapshots,
         pool=_POOLS[pool],
-        interrupt_timeout=timeout,
+        interrupt_timeout=target.timeout,
     )
     options.check()
     if explain_only:
         console.print_result(explain_rank(options))
         return ExitCode.DONE
     console.refuse_overwrite(output, force=force)
-    choice = choose_target(connection, symbol_path, timeout, verbose)
+    console.refuse_overwrite(target.record, force=force)
+    choice = choose_target(target)
+    choice = replace(choice, request=replace(choice.request, overwrite=force))
+    memory = Memory("rank", rank=options, use_kb=target.kb)
     view = console.ProgressView()
-    with view.shown(), attached(choice, view.narrate) as session:
-        _tell_left_over(session.engine.where, view.narrate)
+    with view.shown(), attached(choice, memory, view.narrate) as session:
+        options = session.memory.rank or options
+        asked_by = options.by
+        _tell_left_over(session.journal, session.engine.where, view.narrate)
         must_stay = session.engine.stop.kind is StopKind.BUG_CHECK
         if must_stay and options.by is RankBy.GROWTH:
             view.narrate(
@@ -80,7 +116,13 @@ def command(
                 "this is what the tags hold."
             )
             options = replace(options, by=RankBy.USED, snapshots=1)
-        result = rank(session.engine, options, narrate=view.narrate, progress=view)
+        result = rank(
+            session.engine,
+            options,
+            clock=session.clock,
+            narrate=view.narrate,
+            progress=view,
+        )
         session.leave_stopped = result.leave_stopped
     text = (
         rank_json(result)
@@ -96,15 +138,15 @@ def command(
     if result.interrupted:
         console.narrate("interrupted: the ranking covers what was measured until then.")
         return ExitCode.INTERRUPTED
-    if result.gaps or result.stop is not None or result.by.value != by:
+    if result.gaps or result.stop is not None or result.by is not asked_by:
         return ExitCode.INCOMPLETE
     return ExitCode.DONE
 
 
-def _tell_left_over(where: str, narrate: Callable[[str], None]) -> None:
+def _tell_left_over(journal: Journal, where: str, narrate: Callable[[str], None]) -> None:
     """Say when an earlier hunt may have left this target armed; ranking does not repair it."""
     try:
-        files = Journal.default().scan().files
+        files = journal.scan().files
     except JournalError:
         return  # a ranking writes nothing and needs no journal
     if any(found.entry.where == where for found in files):

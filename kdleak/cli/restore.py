@@ -8,12 +8,12 @@ import click
 
 from kdleak.cli import console
 from kdleak.cli.session import attached
-from kdleak.cli.target_options import choose_target, target_options
+from kdleak.cli.target_options import TargetOptions, choose_target, target_options
 from kdleak.errors import ExitCode
-from kdleak.journal import Journal
 from kdleak.report.json_report import restore_json
 from kdleak.report.text import render_restore
 from kdleak.restore import restore
+from kdleak.windbg.recording import Memory
 
 
 def _value(ctx: click.Context, param: click.Parameter, value: Optional[str]) -> Optional[int]:
@@ -40,10 +40,7 @@ def _value(ctx: click.Context, param: click.Parameter, value: Optional[str]) -> 
 )
 @click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
 def command(
-    connection: Optional[str],
-    symbol_path: Optional[str],
-    timeout: float,
-    verbose: int,
+    target: TargetOptions,
     value: Optional[int],
     as_json: bool,
 ) -> int:
@@ -56,10 +53,17 @@ def command(
     Example:
       kdleak restore -k net:port=50000,key=1.2.3.4
     """
-    choice = choose_target(connection, symbol_path, timeout, verbose)
+    console.refuse_overwrite(target.record, force=False)
+    choice = choose_target(target)
+    memory = Memory("restore", value=value, use_kb=target.kb)
     view = console.ProgressView()
-    with view.shown(), attached(choice, view.narrate) as session:
-        result = restore(session.engine, Journal.default(), force_value=value, narrate=view.narrate)
+    with view.shown(), attached(choice, memory, view.narrate) as session:
+        result = restore(
+            session.engine,
+            session.journal,
+            force_value=session.memory.value,
+            narrate=view.narrate,
+        )
         session.leave_stopped = result.leave_stopped
     console.print_result(
         restore_json(result)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Iterator
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Callable, Iterator, Optional
 
 from kdleak.cli.target_options import TargetChoice, attach
 from kdleak.errors import ForeignStop
 from kdleak.interrupt_guard import InterruptGuard
+from kdleak.journal import Journal
 from kdleak.model import StopKind
-
-if TYPE_CHECKING:
-    from kdleak.engine.native import NativeEngine
+from kdleak.windbg.recording import Memory, clock_of, recall, restore_journal
+from kdleak.windbg.session import LiveEngine, recorded_options
 
 
 @dataclass
@@ -21,36 +24,60 @@ class Session:
 
     Attributes:
         engine: attached; the target is stopped.
+        journal: where changes of the target are written down.
+        memory: what the command is asked to do; of a replay, what it was when it was recorded.
         leave_stopped: set when the target stopped for a reason of its own and its user must
             find it as it is.
     """
 
-    engine: NativeEngine
+    engine: LiveEngine
+    journal: Journal
+    memory: Memory
     leave_stopped: bool = False
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """What everything above the engine goes by, seconds."""
+        return clock_of(self.engine)
 
 
 @contextlib.contextmanager
-def attached(choice: TargetChoice, narrate: Callable[[str], None]) -> Iterator[Session]:
-    """Attach for the body; afterwards the target runs, unless it waits for its user."""
-    session = Session(attach(choice, narrate))
+def attached(
+    choice: TargetChoice, memory: Memory, narrate: Callable[[str], None]
+) -> Iterator[Session]:
+    """Attach for the body; afterwards the target runs, unless it waits for its user.
+
+    Args:
+        choice: target and engine.
+        memory: what the command is asked to do.
+        narrate: takes sentences for the user.
+    """
+    journal = Journal.default()
+    request = replace(choice.request, memory=memory, journal=journal)
+    session = Session(attach(replace(choice, request=request), narrate), journal, memory)
     engine = session.engine
+    temporary: Optional[Path] = None
     try:
         narrate(f"attached: {engine.target.description}")
         if choice.verbose:
             for remark in engine.remarks:
                 narrate(remark)
+        if request.replay is not None:
+            # A recording is no target: what is "written" to it must not look like one to restore.
+            temporary = Path(tempfile.mkdtemp(prefix="kdleak-replay-"))
+            recorded = recorded_options(getattr(engine, "channel", None))
+            session.journal = restore_journal(recorded, temporary)
+            session.memory = recall(recorded, memory.command) or memory
         yield session
     except ForeignStop:
         session.leave_stopped = True
         raise
     finally:
         _leave(session, narrate)
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
         if choice.verbose:
-            counters = engine.host.link.statistics
-            narrate(
-                f"{engine.requests} requests, target stopped {engine.seconds_stopped:.2f} s; link: "
-                + ", ".join(f"{value} {name}" for name, value in vars(counters).items())
-            )
+            narrate(_statistics(engine))
 
 
 def _leave(session: Session, narrate: Callable[[str], None]) -> None:
@@ -65,5 +92,20 @@ def _leave(session: Session, narrate: Callable[[str], None]) -> None:
     engine.detach(leave_stopped=session.leave_stopped or crashed)
     if crashed:
         narrate(f"The target is in a bug check ({engine.stop.detail}); it is left stopped.")
+    incomplete = getattr(getattr(engine, "channel", None), "incomplete", "")
+    if incomplete:
+        narrate(f"The recording is incomplete: {incomplete}.")
     for remark in engine.remarks[said:]:
         narrate(remark)
+
+
+def _statistics(engine: LiveEngine) -> str:
+    """What the session cost; the link's own counters where the engine has a link."""
+    words = f"target stopped {engine.seconds_stopped:.2f} s"
+    if engine.requests:
+        words = f"{engine.requests} requests, {words}"
+    host = getattr(engine, "host", None)
+    if host is not None:
+        counters = vars(host.link.statistics)
+        words += "; link: " + ", ".join(f"{value} {name}" for name, value in counters.items())
+    return words

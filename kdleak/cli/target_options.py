@@ -1,23 +1,31 @@
-"""Options that name the target, shared by every command that attaches to one."""
+"""Options that name the target and the engine, shared by every command that attaches to one."""
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, TypeVar
+from typing import Any, Callable, List, Optional, TypeVar
 
 import click
 
 from kdleak.errors import MissingDependency, UsageError
+from kdleak.windbg.session import (
+    CHANNELS,
+    KEY_VARIABLE,
+    LiveEngine,
+    SessionRequest,
+    check_request,
+    debugger_found,
+    open_engine,
+    with_key,
+)
 
-if TYPE_CHECKING:
-    from kdleak.engine.native import NativeEngine
-
-KEY_VARIABLE = "KDLEAK_KEY"
-"""Environment variable that holds the KDNET key, so that it need not stand on a command line."""
+NATIVE = "native"
+"""Name of our own engine among those of ``--engine``."""
 
 ENGINE_PYTHON = (3, 11)
 """What our own engine needs; the rest of kdleak runs on 3.9."""
@@ -42,26 +50,53 @@ class FiniteRange(click.FloatRange):
 
 
 @dataclass(frozen=True)
-class TargetChoice:
-    """Where the target is and where its symbols are.
+class TargetOptions:
+    """The options of ``target_options`` as they were given.
 
     Attributes:
         connection: WinDbg's ``-k`` string, with the key; never print it.
-        symbol_path: ``_NT_SYMBOL_PATH`` grammar, "" for none.
+        symbol_path: None where no ``-y`` was given.
         timeout: seconds to wait for the target to answer.
+        verbose: how often ``-v`` was given.
+        engine: None for the one there is.
+        kd: path of kd.exe.
+        python: interpreter for the child process of pykd and pybag.
+        kb: take stacks by ``kb``.
+        record: file that takes the whole session.
+        replay: recorded session to use instead of a target.
+    """
+
+    connection: Optional[str] = field(default=None, repr=False)
+    symbol_path: Optional[str] = None
+    timeout: float = 30.0
+    verbose: int = 0
+    engine: Optional[str] = None
+    kd: Optional[str] = None
+    python: Optional[str] = None
+    kb: bool = False
+    record: Optional[Path] = None
+    replay: Optional[Path] = None
+
+
+@dataclass(frozen=True)
+class TargetChoice:
+    """Where the target is, where its symbols are, and what debugs it.
+
+    Attributes:
+        request: the session to open; for our own engine only what it has in common.
+        engine: ``NATIVE`` or one of ``CHANNELS``; of a replay "".
         where: the connection without the key, fit for output.
         verbose: how often ``-v`` was given.
     """
 
-    connection: str = field(repr=False)
-    symbol_path: str
-    timeout: float
+    request: SessionRequest
+    engine: str = NATIVE
     where: str = ""
     verbose: int = 0
 
 
-def target_options(function: _Function) -> _Function:
-    """Add ``-k``, ``-y``, ``--timeout`` and ``-v`` to a command."""
+def target_options(function: _Function) -> Callable[..., Any]:
+    """Add the options that name target and engine; the command gets them as ``target``."""
     options = [
         click.option(
             "-k",
@@ -76,8 +111,35 @@ def target_options(function: _Function) -> _Function:
             "symbol_path",
             metavar="SYMPATH",
             default=None,
-            help="Symbol path, as for WinDbg's -y. Default: $_NT_SYMBOL_PATH. Local folders and "
-            "stores only.",
+            help="Symbol path, as for WinDbg's -y. Default: $_NT_SYMBOL_PATH. The native engine "
+            "searches local folders and stores only.",
+        ),
+        click.option(
+            "--engine",
+            type=click.Choice([NATIVE, *CHANNELS]),
+            help="What debugs the target: our own engine, or Microsoft's through kd.exe, pykd or "
+            "pybag. Default: kd on Windows where there is one, else native.",
+        ),
+        click.option("--kd", metavar="PATH", help="kd.exe to use. Default: the one that is found."),
+        click.option(
+            "--python",
+            metavar="PATH",
+            help="Python that has pykd or pybag, for a process of its own. Default: this one.",
+        ),
+        click.option(
+            "--kb", is_flag=True, help="Take stacks by kb at every hit (slower; not native)."
+        ),
+        click.option(
+            "--record",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Record the whole session with the debugger (not native).",
+        ),
+        click.option(
+            "--replay",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Use a recorded session instead of a target.",
         ),
         click.option(
             "--timeout",
@@ -94,47 +156,98 @@ def target_options(function: _Function) -> _Function:
             help="Say more about target and link; -vv adds a trace to errors.",
         ),
     ]
+    names = list(TargetOptions.__dataclass_fields__)
+
+    @functools.wraps(function)
+    def packed(**given: Any) -> Any:  # noqa: ANN401 - whatever the command's other options are
+        target = TargetOptions(**{name: given.pop(name) for name in names})
+        return function(target=target, **given)
+
+    wrapped: Callable[..., Any] = packed
     for option in reversed(options):
-        function = option(function)
-    return function
+        wrapped = option(wrapped)
+    return wrapped
 
 
-def choose_target(
-    connection: Optional[str],
-    symbol_path: Optional[str],
-    timeout: float,
-    verbose: int = 0,
-) -> TargetChoice:
-    """Fill in what the environment knows: the key and the symbol path.
+def choose_target(given: TargetOptions) -> TargetChoice:
+    """Fill in what the environment knows: the key, the symbol path, the engine.
 
     Raises:
-        UsageError: no connection given, or (BadConnection) one that makes no sense.
+        UsageError: no connection given, options that do not go together, or (BadConnection) a
+            connection that makes no sense.
     """
-    from kdleak.kd.connection import parse_connection  # noqa: PLC0415 - heavy, and needs extras
-
-    if not connection:
+    if given.replay is None and not given.connection:
         raise UsageError(
             "choosing the target",
             "no -k was given",
             "name it as you would for WinDbg: -k net:port=50000,key=W.X.Y.Z, or run "
             "`kdleak demo` to see the whole job on the bundled practice kernel",
         )
-    lowered = connection.lower()
-    key = os.environ.get(KEY_VARIABLE, "")
-    if lowered.startswith("net:") and "key=" not in lowered and key:
-        connection = f"{connection},key={key}"
-    if symbol_path is None:
-        symbol_path = ";".join(filter(None, [os.environ.get(name) for name in _SYMBOL_VARIABLES]))
-    # Last, so it never hides anything; a PDB is used only when its GUID and age match.
-    symbol_path = ";".join(filter(None, [symbol_path, *practice_symbols()]))
-    where = parse_connection(connection).where
-    return TargetChoice(connection, symbol_path, timeout, where, verbose)
+    engine = _choose_engine(given)
+    request = SessionRequest(
+        connection=with_key(given.connection or ""),
+        engine=engine,
+        symbol_path=_symbol_path(given.symbol_path, native=engine == NATIVE),
+        timeout=given.timeout,
+        kd=given.kd,
+        python=given.python,
+        use_kb=given.kb,
+        record=given.record,
+        replay=given.replay,
+    )
+    if engine == NATIVE:
+        from kdleak.kd.connection import parse_connection  # noqa: PLC0415 - heavy, needs extras
+
+        where = parse_connection(request.connection).where
+    else:
+        check_request(request)
+        where = str(given.replay) if given.replay is not None else request.where
+    return TargetChoice(request, engine, where, given.verbose)
+
+
+def _choose_engine(given: TargetOptions) -> str:
+    """The engine, "" for a replay; refuses options that are not its own."""
+    if given.replay is not None:
+        engine = ""
+        if given.engine is not None:
+            raise UsageError(
+                "choosing the engine", "a replay has none", "leave --engine out with --replay"
+            )
+    elif given.engine is not None:
+        engine = given.engine
+    elif given.kd is not None or debugger_found():
+        engine = "kd"
+    else:
+        engine = NATIVE
+    for option, used, engines in (
+        ("--kd", given.kd is not None, ("kd",)),
+        ("--python", given.python is not None, ("pykd", "pybag")),
+        ("--kb", given.kb, (*CHANNELS, "")),
+        ("--record", given.record is not None, (*CHANNELS, "")),
+    ):
+        if used and engine not in engines:
+            raise UsageError(
+                f"using {option} with the engine {engine or 'of a replay'}",
+                "it has no such thing",
+                f"leave {option} out, or choose --engine "
+                + " or ".join(name for name in engines if name),
+            )
+    return engine
 
 
 _SYMBOL_VARIABLES = ("_NT_ALT_SYMBOL_PATH", "_NT_SYMBOL_PATH")
 
 NO_PRACTICE_VARIABLE = "KDLEAK_NO_PRACTICE_SYMBOLS"
 """Environment variable that keeps the practice kernel's own PDBs off the symbol path."""
+
+
+def _symbol_path(given: Optional[str], *, native: bool) -> str:
+    """The path to search, the practice kernel's PDBs last: one is used only when it matches."""
+    if given is None:
+        given = ";".join(filter(None, [os.environ.get(name) for name in _SYMBOL_VARIABLES]))
+    if not given and not native:
+        return ""  # Microsoft's debuggers have a default of their own
+    return ";".join(filter(None, [given, *practice_symbols()]))
 
 
 def practice_symbols() -> List[str]:
@@ -146,22 +259,29 @@ def practice_symbols() -> List[str]:
     return sorted({str(file.parent) for file in folder.glob("**/*.pdb")})
 
 
-def attach(choice: TargetChoice, narrate: Callable[[str], None]) -> NativeEngine:
-    """Attach our own engine; the target is stopped when this returns.
+def attach(choice: TargetChoice, narrate: Callable[[str], None]) -> LiveEngine:
+    """Attach the engine of a choice; the target is stopped when this returns.
 
     Raises:
-        MissingDependency: this Python is too old for it.
-        LinkError, UnsupportedTarget, BadConnection: see ``attach_native``.
+        MissingDependency: this Python is too old for our own engine, or kd.exe, pykd or pybag
+            is not there.
+        LinkError, UnsupportedTarget, BadConnection: from the engine.
     """
+    if choice.engine != NATIVE:
+        return open_engine(replace(choice.request, engine=choice.engine), narrate)
     if sys.version_info < ENGINE_PYTHON:
         raise MissingDependency(
             f"attaching to {choice.where}",
             "kdleak's own engine needs Python "
             f"{'.'.join(map(str, ENGINE_PYTHON))} or newer, and this is "
             f"{'.'.join(map(str, sys.version_info[:2]))}",
-            "install kdleak under a newer Python",
+            "install kdleak under a newer Python, or on Windows choose --engine kd",
         )
     from kdleak.engine.native import attach_native  # noqa: PLC0415 - heavy, and needs extras
 
-    narrate(f"waiting for the target at {choice.where} (up to {choice.timeout:g} s) ...")
-    return attach_native(choice.connection, choice.symbol_path, timeout=choice.timeout)
+    request = choice.request
+    narrate(
+        f"waiting for the target at {choice.where} with the native engine "
+        f"(up to {request.timeout:g} s) ..."
+    )
+    return attach_native(request.connection, request.symbol_path, timeout=request.timeout)
