@@ -30,6 +30,7 @@ TASKS = {
 # What runs inside WinDbg: these tests must pass on Python 3.9 with nothing but pytest installed.
 CORE_TESTS = [
     "tests/unit/core",
+    "tests/unit/dialect",
     "tests/unit/hunt",
     "tests/unit/report",
     "tests/unit/windbg",
