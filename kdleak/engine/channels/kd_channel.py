@@ -82,6 +82,7 @@ class KdChannel:
         self._awaited = ""  # the command whose mark is still to come, "" for none
         self._attaching = False
         self._running = False
+        self._closed = False
         self._deaf = 0  # break requests in a row that nothing came of
         self._break_owed = False  # a break-in may come that nobody waits for
         self._went_at = clock()
@@ -193,6 +194,8 @@ class KdChannel:
         """
         deadline = self._clock() + timeout
         tried = f"stopping {self._where}"
+        if self._closed:
+            raise link_lost(tried, "the session is closed", "")
         while True:
             process = self._process
             if process is None or not process.alive():
@@ -219,6 +222,7 @@ class KdChannel:
 
         A running target is broken into first, see above. Never raises for a lost link.
         """
+        self._closed = True
         atexit.unregister(self.close)
         process, self._process = self._process, None
         if process is None:

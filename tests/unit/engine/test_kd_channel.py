@@ -475,6 +475,11 @@ def test_close_after_the_end_is_quiet(bench):
     channel = bench.open()
     bench.processes[0].end()
     channel.close()
+    with pytest.raises(LinkLost, match="closed"):
+        channel.interrupt(1.0)
+    with pytest.raises(LinkLost):
+        channel.resume(1.0)
+    assert len(bench.processes) == 1
 
 
 def test_a_forgotten_session_is_closed_at_the_end_of_the_program(tmp_path):
