@@ -125,8 +125,8 @@ class LogContents:
 
     @property
     def empty(self) -> bool:
-        """Nothing was found that tells anything."""
-        return not any(kind.name in _SAYS_SOMETHING for kind in self.found)
+        """Nothing was found that tells anything, and nothing was refused either."""
+        return not self.refused and not any(kind.name in _SAYS_SOMETHING for kind in self.found)
 
     @property
     def complete(self) -> bool:
@@ -165,6 +165,8 @@ def _found(log: DebuggerLog) -> Tuple[FoundKind, ...]:
     }
     lines: Dict[type, List[int]] = {}
     for event in log.events:
+        if isinstance(event.value, PoolUsedTable) and not event.value.rows:
+            continue  # refused, or the command failed: both are told apart from what was found
         lines.setdefault(type(event.value), []).append(event.line)
     found = []
     for name, kind in _KINDS:

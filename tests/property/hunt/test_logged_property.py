@@ -16,7 +16,7 @@ from kdleak.report.parse_json import logged_rank_json, parse_json
 from kdleak.report.parse_text import render_contents
 from kdleak.result import Judgement
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 FILES = sorted([*TESTS.glob("corpus/*.txt"), *TESTS.glob("transcripts/*.txt")])
 LINES = [decode(path.read_bytes()).splitlines() for path in FILES]
 SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
