@@ -15,7 +15,7 @@ from kdleak.interrupt_guard import InterruptGuard
 from kdleak.journal import Journal
 from kdleak.model import StopKind
 from kdleak.windbg.recording import Memory, clock_of, recall, restore_journal
-from kdleak.windbg.session import LiveEngine, recorded_options
+from kdleak.windbg.session import LiveEngine, channel_remarks, recorded_options
 
 
 @dataclass
@@ -92,10 +92,7 @@ def _leave(session: Session, narrate: Callable[[str], None]) -> None:
     engine.detach(leave_stopped=session.leave_stopped or crashed)
     if crashed:
         narrate(f"The target is in a bug check ({engine.stop.detail}); it is left stopped.")
-    incomplete = getattr(getattr(engine, "channel", None), "incomplete", "")
-    if incomplete:
-        narrate(f"The recording is incomplete: {incomplete}.")
-    for remark in engine.remarks[said:]:
+    for remark in (*channel_remarks(engine), *engine.remarks[said:]):
         narrate(remark)
 
 

@@ -23,7 +23,13 @@ from kdleak.windbg.dml import Link
 from kdleak.windbg.options import HelpAsked, Request, wants_trace
 from kdleak.windbg.output import Output
 from kdleak.windbg.recording import recall, restore_journal
-from kdleak.windbg.session import LiveEngine, SessionRequest, open_engine, recorded_options
+from kdleak.windbg.session import (
+    LiveEngine,
+    SessionRequest,
+    channel_remarks,
+    open_engine,
+    recorded_options,
+)
 
 Opener = Callable[[SessionRequest, Callable[[str], None]], LiveEngine]
 """Opens the debugger that a session request names."""
@@ -199,9 +205,8 @@ class Job(Generic[_Result]):
         if not (self.request is not None and self.request.verbose):
             self._narrated = len(engine.remarks)
         engine.detach(leave_stopped=crashed or stays)
-        incomplete = getattr(getattr(engine, "channel", None), "incomplete", "")
-        if incomplete:
-            self.output.narrate(f"The recording is incomplete: {incomplete}.")
+        for remark in channel_remarks(engine):
+            self.output.narrate(remark)
         if crashed:
             self.output.narrate(
                 f"The target is in a bug check ({engine.stop.detail}); it is left stopped."

@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable, List, Mapping, Optional, Protocol
+from typing import Callable, List, Mapping, Optional, Protocol, Tuple
 
 from kdleak.engine.base import Engine
 from kdleak.engine.channels.base import Channel
@@ -150,6 +150,12 @@ def recorded_options(channel: object) -> Mapping[str, object]:
     """What a replayed session kept of its command; empty for any other channel."""
     options = getattr(channel, "options", None)
     return options if isinstance(options, Mapping) else {}
+
+
+def channel_remarks(engine: Engine) -> Tuple[str, ...]:
+    """What the channel below an engine has to say at the end; nothing where there is none."""
+    remarks = getattr(getattr(engine, "channel", None), "remarks", ())
+    return tuple(str(remark) for remark in remarks)
 
 
 def _recording(channel: Channel, request: SessionRequest, path: Path) -> Channel:
