@@ -68,6 +68,12 @@ class Practice:
     _process: subprocess.Popen[str] | None = None
     _report: dict[str, object] = field(default_factory=dict)
 
+    def plug_into(self, port: int) -> None:
+        """Have it send to another port of this machine than the debugger's; before it starts."""
+        assert self._process is None
+        role = self._command[3].split(",")
+        self._command[3] = ",".join([role[0], f"port={port}", *role[2:]])
+
     def start(self) -> None:
         """Boot it, unless that is done."""
         if self._process is None:
@@ -126,9 +132,9 @@ def free_udp_port() -> int:
         return port
 
 
-def plan_practice(*options: str, key: str = KEY) -> Practice:
+def plan_practice(*options: str, key: str = KEY, port: int = 0) -> Practice:
     """A practice target that is not started yet; ``options`` of ``kdleak.practice.run``."""
-    port = free_udp_port()
+    port = port or free_udp_port()
     symbols = str(IMAGES)
     if "--build" in options:
         special = IMAGES / options[options.index("--build") + 1]
