@@ -34,6 +34,7 @@ def without_machine(path: Path, symbols: str) -> None:
 
 
 def main() -> int:
+    """Record every sample; the exit code."""
     rig = find_rig()
     if rig is None:
         print(NOT_BUILT)
