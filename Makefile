@@ -6,7 +6,7 @@ else
 PYTHON ?= python3
 endif
 
-TASKS = setup demo test test39 lint bench rig rig-test images clean
+TASKS = setup demo test test39 lint bench fuzz rig rig-test images clean
 
 .PHONY: help $(TASKS)
 

@@ -20,7 +20,8 @@ TASKS = {
     "test": "run the tests",
     "test39": "run the tests of the standard-library-only core on Python 3.9",
     "lint": "ruff, mypy --strict and the import rules",
-    "bench": "KD requests, hits per second and stopped time for 1,000 hits",
+    "bench": "KD requests per hit of every engine and channel, and how fast text is read",
+    "fuzz": "mutated debugger logs through every parser, for 60 seconds",
     "rig": "build the rig: Microsoft's engine, pykd, pybag and Windows Python under Wine",
     "rig-test": "run the tests that need the rig",
     "images": "build the practice kernel's images again (needs clang-19 and lld-19)",
@@ -218,7 +219,16 @@ def task_lint():
 
 def task_bench():
     """The figures of the README."""
-    run([main_environment(dev=False), "benchmarks/hits.py", *extra_arguments()])
+    python = main_environment(dev=True)
+    run([python, "benchmarks/hits.py", *extra_arguments()])
+    run([python, "benchmarks/parsing.py"])
+    run([python, "-m", "benchmarks.channels"])
+
+
+def task_fuzz():
+    """Mutated debugger logs through every parser."""
+    arguments = extra_arguments() or ["--seconds", "60"]
+    run([main_environment(dev=True), "-m", "tests.fuzz.mutate", *arguments])
 
 
 def task_images():
