@@ -32,7 +32,7 @@ _TERMINAL_COLOUR = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _ENTITY = re.compile(r"&(?:gt|lt|amp|quot|apos|nbsp|#[0-9]{1,6}|#[xX][0-9a-fA-F]{1,5});")
 _TWICE_ESCAPED = re.compile(r"&amp;(?:gt|lt|quot|apos|nbsp|#[0-9]{1,6});")
 
-_FENCE = re.compile(r"[ \t]*(?:`{3,}|~{3,})[ \t]*[\w+.#-]{0,20}[ \t]*\Z")
+_FENCE = re.compile(r"(?:`{3,}|~{3,})[ \t]*[\w+.#-]{0,20}\Z")
 _BLOCK_TAG = re.compile(
     r"[ \t]*(?:</?(?:pre|code|blockquote|div|p)(?: [^<>]{0,200})?>|\[/?(?:code|quote|pre)\])+",
     re.IGNORECASE,
@@ -125,7 +125,7 @@ def _page_tags(lines: List[Line]) -> None:
     for index, line in enumerate(lines):
         text = line.text
         if "```" in text or "~~~" in text:
-            if _FENCE.match(text):
+            if _FENCE.match(text.strip(" \t")):
                 lines[index] = Line(line.number, "")
             continue
         stripped = text.strip()

@@ -19,11 +19,11 @@ _ROW = re.compile(
 )
 _SYMBOLS = re.compile(
     r"[ ]*\((?P<symbols>deferred|no symbols|[a-z][\w /&-]{0,40} symbols|pdb symbols|coff symbols)\)"
-    r"(?:[ ]+(?P<file>\S.*?))?[ ]*\Z"
+    r"(?:[ ]+(?P<file>\S(?:.*\S)?))?[ ]*\Z"
 )
 _LOAD_DEFERRED = re.compile(r"[ ]*\(load from (?P<file>.+?) deferred\)[ ]*\Z")
 _LOADED_OLD = re.compile(r"[ ]*\((?P<file>[^(),]+), (?P<symbol_file>[^()]+)\)[ ]*\Z")
-_DETAIL = re.compile(r"[ \t]+(?P<label>[A-Z][\w /]{1,28}):[ \t]*(?P<value>.*?)[ \t]*\Z")
+_DETAIL = re.compile(r"[ \t]+(?P<label>[A-Z][\w /]{1,28}):[ \t]*(?P<value>(?:.*\S)?)[ \t]*\Z")
 _TIMESTAMP = re.compile(r"\(?(?P<value>[0-9A-Fa-f]{8})\)?(?: \(.*\))?\Z")
 _DETAIL_REST = re.compile(r"[ \t]+\S")
 

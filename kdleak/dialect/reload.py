@@ -18,12 +18,12 @@ _DEFAULTED = re.compile(
 )
 _NOT_LOADED = re.compile(
     r"[ \t]*\*\*\* ERROR: (?:Module load completed but symbols could not be loaded|"
-    r"Symbols could not be loaded) for (?P<file>.+?)[ \t]*\Z"
+    r"Symbols could not be loaded) for (?P<file>.*\S)[ \t]*\Z"
 )
-_WARNING = re.compile(r"[ \t]*\*\*\* (?:WARNING|ERROR): .*? for (?P<file>.+?)[ \t]*\Z")
+_WARNING = re.compile(r"[ \t]*\*\*\* (?:WARNING|ERROR): .*? for (?P<file>.*\S)[ \t]*\Z")
 _SUMMARY = re.compile(r"[ \t]*\*+ Symbol Loading Error Summary \*+[ \t]*\Z")
 _SUMMARY_HEAD = re.compile(r"[ \t]*Module name[ ]+Error[ \t]*\Z")
-_SUMMARY_ROW = re.compile(r"[ \t]*(?P<module>\S{1,64})[ ]{2,}(?P<text>\S.*?)[ \t]*\Z")
+_SUMMARY_ROW = re.compile(r"[ \t]*(?P<module>\S{1,64})[ ]{2,}(?P<text>\S(?:.*\S)?)[ \t]*\Z")
 _ADVICE = re.compile(
     r"[ \t]*(?:You can troubleshoot most symbol related issues|"
     r"You should also verify that your symbol search path|Connected to |Press ctrl-c |"

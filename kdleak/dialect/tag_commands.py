@@ -11,7 +11,8 @@ from kdleak.tags import PROTECTED_POOL, PoolTag
 
 _TARGET = rf"(?:(?:nt|ntoskrnl|ntkrnlmp|ntkrnlpa)!)?PoolHitTag|(?:0x)?{ADDRESS}(?![0-9A-Za-z_])"
 _WRITE = re.compile(
-    rf"[ \t]*e(?P<width>[bwdqpa]|za)?[ \t]+(?P<target>{_TARGET})[ \t]+(?P<value>\S.*?)[ \t]*\Z",
+    rf"[ \t]*e(?P<width>[bwdqpa]|za)?[ \t]+(?P<target>{_TARGET})[ \t]+"
+    r"(?P<value>\S(?:.*\S)?)[ \t]*\Z",
     re.IGNORECASE,
 )
 _READ = re.compile(
