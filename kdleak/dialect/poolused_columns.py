@@ -210,6 +210,8 @@ class RowReader:
                 return Unreadable(padded(tag), exact, cut=exact.startswith("cut"))
             end = exact
             values = (*values[:-1], text[found.start(last) : end])
+            if not _DIGITS.match(values[-1]):
+                return Unreadable(padded(tag), "the last number does not fit its column")
         description, binary, unknown, quoted = describe(text[end:], tag)
         if "\xa0" in tag or len(tag) < 4:
             tag = padded(tag)

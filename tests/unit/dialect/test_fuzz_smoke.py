@@ -61,6 +61,11 @@ def test_each_mutation(mutation):
     assert changed
 
 
+def test_a_sign_that_its_column_parts_from_its_digits():
+    text = "Tag Allocs     Used    Allocs     Used\nD    1      112         0        -0"
+    assert mutate.try_text(text, SUBJECTS) is None
+
+
 def test_cases_come_back_for_a_seed():
     texts = mutate.corpus_texts()
     cases = [mutate.one_case(SEED, number, texts) for number in range(20)]
