@@ -8,6 +8,7 @@ started. After a lost link ``interrupt`` starts a new child and attaches again.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import time
@@ -16,6 +17,8 @@ from typing import Callable, Dict, Optional, Sequence, Tuple, Type, Union
 from kdleak.engine.channels.base import LIVE_KERNEL, QuickAccess, Resumed
 from kdleak.engine.channels.child_main import Message
 from kdleak.engine.channels.child_process import ChildEnded, ChildProcess
+from kdleak.engine.channels.kd_text import says_connected
+from kdleak.engine.channels.patience import QUICK_SECONDS, seconds_for, seconds_to_read
 from kdleak.engine.channels.running_text import RunningText
 from kdleak.engine.channels.secrecy import where_of, without_key
 from kdleak.errors import (
@@ -32,10 +35,10 @@ from kdleak.errors import (
 )
 
 BINDINGS = ("pykd", "pybag")
-COMMAND_SECONDS = 300.0
-"""``!poolused`` over a serial line takes minutes."""
 IMPORT_SECONDS = 120.0
+_AGAIN_SECONDS = 30.0  # at least, for a target to answer a new child: it must have noticed first
 _INTERRUPT_SECONDS = 3.0
+_LEAVE_SECONDS = 5.0
 _CLOSE_SECONDS = 12.0
 
 _KINDS: Dict[str, Type[KdleakError]] = {
@@ -91,6 +94,8 @@ class ChildChannel:
         self._attaching: Optional[int] = None
         self._give_up_at = 0.0
         self._lost = ""
+        self._closed = False
+        self._patience = timeout
         self._boot: Tuple[str, float] = ("", 0.0)
         self._quick = ChildAccess(self)
 
@@ -101,8 +106,8 @@ class ChildChannel:
 
     @property
     def running(self) -> bool:
-        """Whether a resume has not come to its end."""
-        return self._resuming is not None
+        """Whether a resume has not come to its end, or the session is lost: stop it anew then."""
+        return not self._closed and (self._resuming is not None or bool(self._lost))
 
     def open(self) -> None:
         """Start the child and attach.
@@ -135,7 +140,7 @@ class ChildChannel:
     def execute(self, command: str, timeout: Optional[float] = None) -> str:
         """Run one command line; see ``Channel.execute``."""
         doing = f"running `{without_key(command, self._connection)}` on {self.where}"
-        limit = COMMAND_SECONDS if timeout is None else timeout
+        limit = seconds_for(command) if timeout is None else timeout
         return str(self.ask(doing, {"do": "execute", "command": command}, limit))
 
     def ask(self, doing: str, request: Message, timeout: float) -> object:
@@ -145,7 +150,7 @@ class ChildChannel:
             LinkLost: no answer in time, or the child ended.
             KdleakError: what the child answered.
         """
-        if self._child is None or self._lost:
+        if self._closed or self._child is None or self._lost:
             raise LinkLost(doing, self._lost or "the session is closed")
         if self._resuming is not None:
             raise TargetError(doing, "the target runs", "stop it first")
@@ -169,7 +174,7 @@ class ChildChannel:
         doing = f"letting {self.where} run"
         if self.session != LIVE_KERNEL:
             raise NotLive(doing, f"it is a {self.session}")
-        if self._child is None or self._lost:
+        if self._closed or self._child is None or self._lost:
             raise LinkLost(doing, self._lost or "the session is closed")
         try:
             if self._resuming is None:
@@ -185,6 +190,8 @@ class ChildChannel:
         had its time.
         """
         doing = f"stopping {self.where} over {self.name}"
+        if self._closed:
+            raise LinkLost(doing, self._lost)
         if self._child is None or self._lost:
             return self._again(timeout)
         if self._resuming is None:
@@ -201,18 +208,35 @@ class ChildChannel:
         return resumed
 
     def close(self, leave_stopped: bool = False) -> None:
-        """Leave the session and end the child. A target that runs is left running."""
-        child = self._child
+        """Leave the session and end the child.
+
+        A target that runs is broken into first: the end of a debugger at the very moment when
+        the target reports something would leave it standing.
+        """
+        child, self._closed = self._child, True
         if child is None:
             return
-        if not self._lost and self._resuming is None and self._attaching is None:
-            try:
-                self._post({"do": "close", "leave_stopped": leave_stopped})
-                child.wait(_CLOSE_SECONDS)
-            except ChildEnded:
-                pass
-        self._lost = self._lost or "the session is closed"
-        self._end_child()
+        try:
+            with contextlib.suppress(ChildEnded, KdleakError):
+                if self._stop_to_leave():
+                    self._post({"do": "close", "leave_stopped": leave_stopped})
+                    child.wait(_CLOSE_SECONDS)
+        finally:
+            self._lost = "the session is closed"
+            self._end_child()
+
+    def _stop_to_leave(self) -> bool:
+        """Whether the target stands at a stop, from where it can be left in an orderly way."""
+        if self._attaching is not None:
+            # One that has answered may be stopped by now.
+            return says_connected(self._text.take()) and self._attached(_LEAVE_SECONDS) is not None
+        if self._lost:
+            return False
+        if self._resuming is None or self.session != LIVE_KERNEL:
+            return True
+        if self._child is not None:
+            self._child.send({"do": "interrupt"})
+        return not self._wait(_LEAVE_SECONDS).running
 
     def _start(self) -> None:
         self._text.take()
@@ -245,6 +269,7 @@ class ChildChannel:
         try:
             if self._attaching is None:
                 self._end_child()
+                self._patience = max(self._timeout, _AGAIN_SECONDS)
                 self._start()
             answer = self._attached(timeout)
         except ChildEnded:
@@ -300,7 +325,7 @@ class ChildChannel:
             if message is None:
                 return None
             if message.get("stage") == "attaching":
-                self._give_up_at = self._clock() + self._timeout
+                self._give_up_at = self._clock() + self._patience
                 if wanted == self._attaching:
                     return None
             elif message.get("id") == wanted:
@@ -342,8 +367,6 @@ class ChildAccess:
         channel: whose child.
     """
 
-    _SECONDS = 60.0
-
     def __init__(self, channel: ChildChannel) -> None:
         self._channel = channel
 
@@ -351,12 +374,12 @@ class ChildAccess:
         """Exactly ``size`` bytes; see ``QuickAccess``."""
         request: Message = {"do": "read", "address": address, "size": size}
         doing = f"reading memory of {self._channel.where}"
-        return bytes.fromhex(str(self._channel.ask(doing, request, self._SECONDS)))
+        return bytes.fromhex(str(self._channel.ask(doing, request, seconds_to_read(size))))
 
     def registers(self) -> Dict[str, int]:
         """Integer registers of the processor that stopped."""
         doing = f"reading registers of {self._channel.where}"
-        answer = self._channel.ask(doing, {"do": "registers"}, self._SECONDS)
+        answer = self._channel.ask(doing, {"do": "registers"}, QUICK_SECONDS)
         return {str(name): int(value) for name, value in dict(answer).items()}  # type: ignore[call-overload]
 
 
