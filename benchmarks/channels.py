@@ -21,7 +21,7 @@ from kdleak.result import DisarmStatus
 from kdleak.tags import PoolTag
 from tests.rig.conftest import plan_practice
 from tests.rig.engines import opened
-from tests.rig.rig import MARK, NOT_BUILT, Rig, find_rig
+from tests.rig.rig import MARK, NO_PYTHON, NOT_BUILT, Rig, find_rig
 
 MOST_REQUESTS = 11.0
 """What a hit may cost at most over a binding that hands out memory without commands."""
@@ -80,6 +80,9 @@ def main() -> int:
     native = 0.0
     with rig.warm():
         for title, name, use_kb in ROWS:
+            if name.startswith("py") and not rig.has_python:
+                print(f"{title:26} not measured: {NO_PYTHON}")
+                continue
             figures = []
             for blocks in (False, True):
                 short, long = (

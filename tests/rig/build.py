@@ -160,6 +160,23 @@ def unpack_python(places: Places) -> None:
             name = entry.partition("deploy_libs/")[2]
             if name and not name.startswith(("api-ms-", "tcl", "tk", "_tkinter", "VCRUNTIME")):
                 (places.python / name).write_bytes(archive.read(entry))
+    try:
+        copy_standard_library(places)
+    except BuildFailed as reason:
+        # The engine and kd.exe do without it; the tests of Windows Python then skip.
+        sys.stderr.write(f"rig: NO WINDOWS PYTHON: {reason}\n")
+    places.site_packages.mkdir(parents=True)
+    for name, version in versions.items():
+        with wheel(places, name, version) as archive:
+            archive.extractall(places.site_packages)
+
+
+def copy_standard_library(places: Places) -> None:
+    """The part of the standard library that is written in Python.
+
+    Raises:
+        BuildFailed: there is none on this machine.
+    """
     question = "import sysconfig; print(sysconfig.get_path('stdlib'))"
     answer = subprocess.run(
         [*find_python39(), "-c", question], capture_output=True, text=True, check=True
@@ -169,10 +186,6 @@ def unpack_python(places: Places) -> None:
         places.python / "Lib",
         ignore=shutil.ignore_patterns(*UNUSED_STDLIB, "__pycache__", "config-*"),
     )
-    places.site_packages.mkdir()
-    for name, version in versions.items():
-        with wheel(places, name, version) as archive:
-            archive.extractall(places.site_packages)
 
 
 def lay_out_engine(places: Places) -> None:

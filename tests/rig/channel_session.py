@@ -18,6 +18,7 @@ HITS = 20
 
 def python_command(rig: Rig, practice: Practice, folder: Path) -> str:
     """A program of this machine that behaves as Windows Python does."""
+    rig.need_python()
     environment = rig.environment(symbols=practice.symbols)
     hooks = folder / "hooks"
     hooks.mkdir(exist_ok=True)

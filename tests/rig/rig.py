@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from tests.rig.places import (
     ROOT,
     Places,
@@ -21,6 +23,7 @@ from tests.rig.places import (
     wine_environment,
 )
 
+NO_PYTHON = "the rig has no Windows Python: install CPython 3.9, then make rig"
 NOT_BUILT = "the rig is not built, or not from these sources: make rig"
 MARK = "KDLEAK_RIG_SESSION"
 """Environment variable by which a session knows its own processes again."""
@@ -61,6 +64,16 @@ class Rig:
         return self.places.kd_command
 
     @property
+    def has_python(self) -> bool:
+        """Whether Windows Python is complete; it is not where there was no CPython 3.9."""
+        return (self.places.python / "Lib" / "os.py").exists()
+
+    def need_python(self) -> None:
+        """Skip the test that asks, where there is no Windows Python."""
+        if not self.has_python:
+            pytest.skip(NO_PYTHON)
+
+    @property
     def debuggers(self) -> str:
         """The folder with dbgeng.dll as Windows programs name it."""
         return windows_path(self.places.kd)
@@ -97,6 +110,7 @@ class Rig:
         cwd: Path = ROOT,
     ) -> subprocess.Popen[str]:
         """Start Windows CPython in a session of its own, its streams as text pipes."""
+        self.need_python()
         return subprocess.Popen(
             [str(self.wine), str(self.places.python / "python.exe"), *arguments],
             stdin=subprocess.PIPE,
