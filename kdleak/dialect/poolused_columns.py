@@ -282,8 +282,10 @@ class RowReader:
         return Unreadable(tag, _what_is_wrong([*words[:-1], last.group()]))
 
     def _starts_in_column(self, text: str, at: int, word: str) -> bool:
+        if self._header.collapsed:
+            return True
         begin = text.index(word, at + 4)
-        return self._header.collapsed or begin > at + 5 or begin + len(word) == self._header.ends[0]
+        return begin > at + 5 or begin + len(word) == self._header.ends[0]
 
 
 def _figure(word: str) -> bool:

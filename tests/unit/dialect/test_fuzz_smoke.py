@@ -61,8 +61,15 @@ def test_each_mutation(mutation):
     assert changed
 
 
-def test_a_sign_that_its_column_parts_from_its_digits():
-    text = "Tag Allocs     Used    Allocs     Used\nD    1      112         0        -0"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Tag Allocs     Used    Allocs     Used\nD    1      112         0        -0",
+        "Tag Allocs Used Allocs Used\n> 0",
+    ],
+    ids=["a sign that its column parts from its digits", "a collapsed row of one number"],
+)
+def test_what_once_failed(text):
     assert mutate.try_text(text, SUBJECTS) is None
 
 
