@@ -36,13 +36,14 @@ def opened(
             practice.connection, kd=str(rig.kd), symbol_path=practice.symbols, timeout=60
         )
     else:
+        program = python_command(rig, practice, folder)
         late = threading.Timer(SLOW_START if engine == "pybag" else 0.0, practice.start)
         late.start()
         channel = open_child(
             engine,
             practice.connection,
             timeout=90,
-            python=python_command(rig, practice, folder),
+            python=program,
         )
         late.join()
     with open_dbgeng(channel, use_kb=use_kb) as dbgeng:

@@ -111,10 +111,17 @@ class Rig:
     ) -> subprocess.Popen[str]:
         """Start Windows CPython in a session of its own, its streams as text pipes."""
         self.need_python()
+        program = str(self.places.python / "python.exe")
+        return self._start([program, *arguments], environment or {}, cwd)
+
+    def _start(
+        self, words: list[str], environment: dict[str, str], cwd: Path
+    ) -> subprocess.Popen[str]:
+        """Start a Windows program."""
         return subprocess.Popen(
-            [str(self.wine), str(self.places.python / "python.exe"), *arguments],
+            [str(self.wine), *words],
             stdin=subprocess.PIPE,
-            # Under Wine this Python does not start with a plain file as output.
+            # Under Wine Python does not start with a plain file as output.
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             encoding="utf-8",
@@ -147,11 +154,10 @@ class Rig:
     @contextlib.contextmanager
     def warm(self) -> Iterator[None]:
         """Keep Wine running: a program then starts in 0.2 s instead of 1.4 s."""
-        waiting = "import sys; print('here', flush=True); sys.stdin.read()"
-        process = self.start_python("-S", "-c", waiting)
+        process = self._start(["cmd.exe", "/q", "/c", "echo here& set /p line="], {}, ROOT)
         try:
             assert process.stdout is not None
-            assert process.stdout.readline() == "here\n"
+            assert process.stdout.readline().strip() == "here"
             yield
         finally:
             end(process)
@@ -184,8 +190,12 @@ class Rig:
         """Whether a Windows program runs at all; a server of Wine that hangs is ended first."""
         for attempt in range(2):
             try:
-                if self.python("-S", "-c", "print(1)", timeout=timeout).out == "1\n":
-                    return True
+                process = self._start(["cmd.exe", "/q", "/c", "echo 1"], {}, ROOT)
+                try:
+                    if process.communicate(timeout=timeout)[0].strip() == "1":
+                        return True
+                finally:
+                    end(process)
             except subprocess.TimeoutExpired:
                 pass
             if not attempt:
