@@ -96,6 +96,8 @@ class ChildChannel:
         self._lost = ""
         self._closed = False
         self._patience = timeout
+        self._started_at = 0.0
+        self._import_patience = IMPORT_SECONDS
         self._boot: Tuple[str, float] = ("", 0.0)
         self._quick = ChildAccess(self)
 
@@ -243,7 +245,8 @@ class ChildChannel:
         self._child = ChildProcess(self._python, self._text, self._clock)
         self._lost = ""
         self._resuming = None
-        self._give_up_at = self._clock() + IMPORT_SECONDS
+        self._started_at = self._clock()
+        self._give_up_at = self._started_at + self._import_patience
         self._attaching = self._post(self._attach_request)
 
     def _attached(self, timeout: Optional[float]) -> Optional[Message]:
@@ -284,10 +287,11 @@ class ChildChannel:
                 self._end_child()
             raise LinkLost(doing, self._lost, "check the target and its link")
         self._lost = ""
-        before, self._boot = self._boot, _boot(self._text.take())
+        text = self._taken()
+        before, self._boot = self._boot, _boot(text)
         if _is_new_boot(before, self._boot):
             raise TargetRestarted(doing, "the target was started anew meanwhile")
-        return _resumed(answer, "")
+        return _resumed(answer, text)
 
     def _wait(self, timeout: Optional[float]) -> Resumed:
         if self._resuming is None:
@@ -325,7 +329,10 @@ class ChildChannel:
             if message is None:
                 return None
             if message.get("stage") == "attaching":
-                self._give_up_at = self._clock() + self._patience
+                now = self._clock()
+                self._give_up_at = now + self._patience
+                # A second child has what the first one had to read from the disk.
+                self._import_patience = min(IMPORT_SECONDS, 15.0 + 3 * (now - self._started_at))
                 if wanted == self._attaching:
                     return None
             elif message.get("id") == wanted:

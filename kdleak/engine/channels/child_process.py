@@ -20,6 +20,8 @@ from kdleak.errors import MissingDependency
 
 MODULE = "kdleak.engine.channels.child_main"
 _LONGEST_LINE = 1 << 28
+_LAST_WORDS_SECONDS = 1.0
+"""For the output of a process that ended. Another one that it started may hold its streams."""
 _SLICE = 0.2
 """Seconds between looks: on Windows Ctrl+C does not interrupt a wait on a lock."""
 
@@ -50,6 +52,7 @@ class ChildProcess:
         self._clock = clock
         self._answers: queue.Queue[Optional[Message]] = queue.Queue()
         self._words: Deque[str] = deque(maxlen=20)
+        self._ended_at: Optional[float] = None
         try:
             self._process = subprocess.Popen(
                 [*python, "-m", MODULE],
@@ -102,6 +105,8 @@ class ChildProcess:
             try:
                 message = self._answers.get(timeout=max(0.0, left))
             except queue.Empty:
+                if self._is_over():
+                    raise ChildEnded from None
                 if until is not None and self._clock() >= until:
                     return None
                 continue
@@ -109,6 +114,14 @@ class ChildProcess:
                 self._answers.put(None)
                 raise ChildEnded
             return message
+
+    def _is_over(self) -> bool:
+        """Whether it ended so long ago that nothing of it can come any more."""
+        if self._process.poll() is None:
+            return False
+        if self._ended_at is None:
+            self._ended_at = self._clock()
+        return self._clock() - self._ended_at >= _LAST_WORDS_SECONDS
 
     def wait(self, seconds: float) -> bool:
         """Whether it ended by itself within that time."""
