@@ -64,7 +64,19 @@ _DEBUGGER_TEXT = re.compile(
     r"|WARNING:[ ]|\*\*\*[ ](?:ERROR|WARNING):"
     r"|\w+![\w:~]+(?:\+0x[0-9a-f]+)?:?[ \t]*\Z"
     r"|[ ]?.{4}[ ]+[0-9]+[ ]+[0-9]+[ ]+[0-9]+[ ]+[0-9]+[ \t]"
-    r"|[a-z0-9]{2,4}=[0-9a-f]{8})"
+    r"|[a-z0-9]{2,4}=[0-9a-f]{8}"
+    # PoolMon: titles, a row, the lines above
+    r"|(?:\#+[ ]+)?Tag[ ]+Type[ ]+Allocs\b|.{1,4}[ ]{1,8}(?:Nonp|Paged)[ ]{1,40}[0-9]+[ ]"
+    r"|(?:Memory|Commit):[ ]{0,12}[0-9]+K[ ]"
+    # !pool and !poolfind
+    r"|\*?[0-9a-f]{8}[0-9a-f`]{0,9}[ ](?:size:|:[ ](?:tag|large)[ ])|Pool[ ]page[ ][0-9a-f]"
+    r"|(?:Scanning|Searching)[ ][\w ]{1,40}[ ](?:table|pool)[ ]"
+    # !vm and !verifier
+    r"|[A-Z][\w ]{2,40}:[ ]+[0-9]+[ ]+\([ ]{0,20}[0-9]+[ ]?Kb\)"
+    r"|(?:Current|Minimum):[ ]+[0-9]+[ ]?Kb"
+    r"|0x[0-9a-f]{8}[0-9a-f`]{0,9}[ ]+0x[0-9a-f]{8}[ ]|\[[X ]\][ ]\(0x"
+    r"|(?:Current|Peak)[ ]Pool[ ]\w+:?[ ]+[(0-9a-f]"
+    r"|[0-9a-f]{8}(?:`?[0-9a-f]{8})?[ ]\w+![\w:~]+\+0x)"
 )
 _AT_PROMPT = re.compile(rf"[ \t]*{PROMPT_PATTERN}")
 
@@ -219,6 +231,8 @@ def _strip_runs(
     run: List[Tuple[int, str]] = []
     kind: Optional[str] = None
     for index, line in enumerate(lines):
+        if not line.text:
+            continue  # double spacing: an empty line has no sign and ends no run
         found = prefix.match(line.text)
         sign = _kind_of(found.group()) if found else None
         if sign != kind and run:
@@ -241,7 +255,8 @@ def _strip_run(
     lines: List[Line], run: Sequence[Tuple[int, str]], certain: Callable[[Sequence[str]], bool]
 ) -> None:
     rests = [rest for _, rest in run]
-    if not certain(rests):
+    broken = run[-1][0] - run[0][0] >= len(run)
+    if not certain(rests) or (broken and not _evidence(rests)):
         return
     margin = min((len(rest) - len(rest.lstrip(" ")) for rest in rests if rest.strip()), default=0)
     for index, rest in run:

@@ -30,7 +30,11 @@ _BEGIN = re.compile(r"\s+[-+]?[0-9]")
 _UNKNOWN_DRIVER = "Unknown Driver"
 _NAMED = re.compile(r"\[\s{0,8}(?P<name>[^\[\]]{1,120}?)\s{1,8}-(?:\s|\Z)")
 _ALONE = re.compile(r"\[\s{0,8}(?P<name>[^\[\]\s]{1,120})\s{0,8}\]\Z")
-_FILE_NAME = re.compile(r"<unknown>\Z|[^\s]{0,100}(?:\.[A-Za-z0-9]{2,4}|![^\s]{1,60})\Z")
+_FILE_NAME = re.compile(
+    r"<unknown>\Z|[^\s]{0,100}(?:\.[A-Za-z0-9]{2,4}|![^\s]{1,60})\Z"
+    r"|[^.!]{1,100}\.(?:sys|dll|exe|lib)\Z",  # names hold blanks, sentences end in no file type
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
