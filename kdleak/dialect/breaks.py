@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import List, Optional, Sequence, Tuple
 
+from kdleak.dialect.addresses import NamedPlace, parse_place
 from kdleak.dialect.place import Place, is_instruction, next_filled, take_place
 from kdleak.dialect.prompt import is_prompt
 from kdleak.dialect.registers import RegisterBlock, starts_registers, take_registers
@@ -25,6 +26,11 @@ _EXCEPTION = re.compile(
     r"(?P<chance> \((?:first chance|!!! second chance !!!|first/second chance not available)\))?"
 )
 _BREAKPOINT = re.compile(r"Breakpoint (?P<number>[0-9]{1,5}) hit[ \t]*\Z")
+_LONE_LABEL = re.compile(
+    r"[ \t]*(?P<symbol>[\w.$]{1,64}![\w.$@:~?]{1,256}(?:\+0x[0-9a-f]+)?):?[ \t]*\Z"
+)
+"""A label whose instruction is missing: the log is cut there, or its author left it out."""
+
 _BOX = "You are seeing this message because you pressed either"
 
 _MESSAGES = 40
@@ -68,6 +74,7 @@ class Break:
         place: label and instruction, None where the text shows none.
         registers: printed between the banner and the label; None if they are not.
         messages: other lines between the banner and the label, the box left out.
+        lone_label: the label where no instruction stands below it, "" otherwise.
     """
 
     line: int
@@ -83,11 +90,17 @@ class Break:
     place: Optional[Place] = None
     registers: Optional[RegisterBlock] = None
     messages: Tuple[Line, ...] = ()
+    lone_label: str = ""
 
     @property
     def symbol(self) -> Optional[str]:
         """Label of the stop."""
-        return self.place.symbol if self.place else None
+        return self.place.symbol if self.place else self.lone_label or None
+
+    @property
+    def label(self) -> Optional[NamedPlace]:
+        """The label, taken apart; None where there is none, or no name."""
+        return parse_place(self.symbol) if self.symbol else None
 
     @property
     def address(self) -> Optional[int]:
@@ -230,6 +243,10 @@ def _take_rest(lines: Sequence[Line], index: int, announced: Break) -> Tuple[Bre
             place, end = found
             known = replace(announced, place=place, ctrl_c=ctrl_c, registers=registers)
             return replace(known, messages=tuple(messages)), end
+        label = _LONE_LABEL.match(text) if "!" in text else None
+        if label and _ends_below(lines, position):
+            known = replace(announced, lone_label=label["symbol"].rstrip(":"), ctrl_c=ctrl_c)
+            return replace(known, registers=registers, messages=tuple(messages)), position + 1
         if starts_registers(lines, position):
             registers, position = take_registers(lines, position)
             if registers.place:
@@ -244,3 +261,11 @@ def _take_rest(lines: Sequence[Line], index: int, announced: Break) -> Tuple[Bre
             messages.append(lines[position])
         position += 1
     return replace(announced, ctrl_c=ctrl_c), end
+
+
+def _ends_below(lines: Sequence[Line], index: int) -> bool:
+    """Whether nothing but a prompt, or the end of the log, stands below a line."""
+    following = next_filled(lines, index + 1)
+    if following is None:
+        return index + 3 >= len(lines)
+    return is_prompt(lines[following].text)

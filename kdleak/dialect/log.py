@@ -16,7 +16,8 @@ from kdleak.dialect.prompt import Prompt, find_prompt
 from kdleak.dialect.registers import RegisterBlock
 from kdleak.dialect.session import LogHit, PoolHitTagUse, Session, assemble, is_resume
 from kdleak.dialect.source import Line, Source, Unparsed
-from kdleak.dialect.stack import StackText
+from kdleak.dialect.stack import StackText, take_stack
+from kdleak.dialect.stack_fold import unfold
 from kdleak.dialect.tag_commands import split_commands
 from kdleak.dialect.version import TargetVersion
 from kdleak.model import Architecture
@@ -120,7 +121,10 @@ class DebuggerLog:
         widths = {stack.pointer_size for stack in self.of(StackText)}
         if widths == {4}:
             return Architecture.X86
-        return Architecture.X64 if widths == {8} else None
+        if widths == {8}:
+            return Architecture.X64
+        wide = any((stop.address or 0) > 0xFFFFFFFF for stop in self.of(Break))
+        return Architecture.X64 if wide and widths <= {None} else None
 
 
 def parse_log(source: Source) -> DebuggerLog:
@@ -175,9 +179,17 @@ class _Walker:
         return index + 1
 
     def _take_prompt(self, prompt: Prompt, index: int) -> int:
+        folded = unfold(self._lines[index]) if "RetAddr" in prompt.command else None
+        if folded:
+            prompt = replace(prompt, command=folded.command or "")
         self._prompt = prompt
         self._running = any(is_resume(command) for command in split_commands(prompt.command))
         self.events.append(Event(prompt.line, prompt, prompt))
+        if folded:
+            stack, end = take_stack(self._lines, index, prompt.command)
+            self._add(stack, prompt.line)
+            self.unparsed.extend(stack.unparsed)
+            return end
         if "!" in prompt.command:
             reader = find_reader(self._lines, index, prompt.command, at_command=True)
             if reader:
@@ -222,6 +234,8 @@ class _Walker:
             return TextKind.REMARK
         if _NOTICE.match(text) or is_gap(text):
             return TextKind.NOTICE
+        if self._command and text.strip() == self._command:
+            return TextKind.NOTICE  # some hosts echo what was typed
         if self._running:
             return TextKind.DEBUG_PRINT
         return TextKind.OUTPUT if self._command else TextKind.LOOSE

@@ -23,6 +23,10 @@ _SYMBOLS = re.compile(
 )
 _LOAD_DEFERRED = re.compile(r"[ ]*\(load from (?P<file>.+?) deferred\)[ ]*\Z")
 _LOADED_OLD = re.compile(r"[ ]*\((?P<file>[^(),]+), (?P<symbol_file>[^()]+)\)[ ]*\Z")
+_TIME = re.compile(
+    r"[ ](?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8} [0-9]{4}|"
+    r"unavailable|\*\*\* Invalid) \([0-9A-Fa-f-]{8}\)\Z"
+)
 _DETAIL = re.compile(r"[ \t]+(?P<label>[A-Z][\w /]{1,28}):[ \t]*(?P<value>(?:.*\S)?)[ \t]*\Z")
 _TIMESTAMP = re.compile(r"\(?(?P<value>[0-9A-Fa-f]{8})\)?(?: \(.*\))?\Z")
 _DETAIL_REST = re.compile(r"[ \t]+\S")
@@ -190,7 +194,11 @@ class _ListReader:
             return
         state = _symbols_of(rest)
         symbols, file, symbol_file = state or (None, rest.strip() or None, None)
-        if state is None and rest and "(" in rest:
+        time = _TIME.search(rest) if state is None else None
+        if time:  # lm t
+            file = rest[: time.start()].strip() or None
+            self._details["Timestamp"] = time.group().strip()
+        elif state is None and rest and "(" in rest:
             self.unparsed.append(Unparsed(line.number, line.text, "symbol state not known"))
         self.modules.append(
             ModuleRow(start, end, name, symbols, file, symbol_file, self._details, line.number)

@@ -18,7 +18,7 @@ _LABEL = re.compile(r"[ \t]*(?P<symbol>[\w.$@]{1,64}(?:!|\+0x)\S.*?):?\Z")
 _INSTRUCTION = re.compile(
     rf"[ \t]*(?:(?P<segment>[0-9a-f]{{4}}):)?(?P<address>{ADDRESS}|(?<=:)[0-9a-f]{{4}})[ \t]+"
     r"(?:(?P<bytes>(?!fadd[ ])(?:[0-9a-f]{2}){1,16})[ \t]+)?"
-    r"(?P<instruction>(?!(?:[0-9a-f]{8}){1,2}(?:[` ]|\Z))[a-z][a-z0-9.]{1,15}(?:[ \t].*)?"
+    r"(?P<instruction>(?!(?:[0-9a-f]{8}){1,2}(?:[` ]|\Z))[a-z_][a-z0-9._]{1,15}(?:[ \t].*)?"
     r"|\?{2,}.*)\Z"
 )
 

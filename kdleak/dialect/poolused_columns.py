@@ -284,8 +284,8 @@ class RowReader:
     def _starts_in_column(self, text: str, at: int, word: str) -> bool:
         if self._header.collapsed:
             return True
-        begin = text.index(word, at + 4)
-        return begin > at + 5 or begin + len(word) == self._header.ends[0]
+        begin = text.find(word, at + 4)
+        return begin >= 0 and (begin > at + 5 or begin + len(word) == self._header.ends[0])
 
 
 def _figure(word: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Iterable, List, Optional, Sequence, Tuple
 
 from kdleak.dialect.addresses import NamedPlace, parse_place
 from kdleak.dialect.breaks import Break, BreakReason
+from kdleak.dialect.engine_errors import EngineFailure, FailureKind
 from kdleak.dialect.hit_kind import FrameMeaning, is_driver, meaning_of, meaning_of_stack
 from kdleak.dialect.log_event import Disassembly, Event
 from kdleak.dialect.memory_dump import MemoryDump
@@ -35,6 +36,21 @@ from kdleak.tags import PoolTag
 _AT_CALLER = re.compile(
     r"[ \t]*(?:u|ub|ln)[ \t]+(?:@?\$ra\b|(?:poi|dwo|qwo)\(@?[er]sp\))", re.IGNORECASE
 )
+
+
+_NOTHING_DONE = frozenset(
+    {
+        FailureKind.LOCAL_KERNEL,
+        FailureKind.NOT_SUPPORTED,
+        FailureKind.NOT_CONNECTED,
+        FailureKind.RUNNING,
+        FailureKind.ACCESS_DENIED,
+        FailureKind.UNKNOWN_SYMBOL,
+        FailureKind.MEMORY,
+        FailureKind.SYNTAX,
+    }
+)
+"""A write that is answered so has changed nothing: one that succeeds prints nothing."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +217,9 @@ class _TagWatch:
                 self._read(value)
             elif self._address is not None and value.number_at(self._address, 4) is not None:
                 self._read(value)
+        elif isinstance(value, EngineFailure):
+            if value.kind in _NOTHING_DONE and event.command is not None:
+                self._take_back(event.command.line)
         elif isinstance(value, SymbolLines):
             self._address = value.address_of("nt!PoolHitTag") or self._address
 
@@ -217,6 +236,15 @@ class _TagWatch:
         breakpoint_ = tag_breakpoint(command, prompt.line)
         if breakpoint_:
             self.breakpoints.append(breakpoint_)
+
+    def _take_back(self, line: int) -> None:
+        """The write typed in this line failed."""
+        if not self._writes or self._writes[-1].line != line:
+            return
+        while self._writes and self._writes[-1].line == line:
+            self._writes.pop()
+        self._first = next((write for write in self._writes if write.value), None)
+        self.armed = self._writes[-1].value if self._writes else self._before
 
     def _read(self, dump: MemoryDump) -> None:
         number = dump.number_at(self._address, 4) if self._address is not None else None
@@ -313,7 +341,7 @@ class _Stop:
 
     def _evidence(self) -> Optional[Tuple[Optional[HitKind], str]]:
         """Kind and what it rests on; None for a stop that is no hit."""
-        place = self._stop.place.place if self._stop.place else None
+        place = self._stop.label
         label = meaning_of(place.module, place.name) if place else FrameMeaning.OTHER
         if not self._may_be_hit() or label is FrameMeaning.BREAK_IN:
             return None

@@ -41,6 +41,12 @@ _ADDRESS_LIKE = re.compile(
 )
 """The beginning of a row, even where letters stand for digits."""
 
+_REMARKED_ROW = re.compile(r"[ \t]*#[ \t]{1,4}(?=[0-9a-f]{2,3}[ \t]|[0-9a-f]{8}|\(Inline)")
+"""The author's ``#`` in front of one row."""
+
+_HEADER_TAIL = re.compile(r"[ \t]*:?[ \t]*Call Site[ \t]*\Z")
+"""What a terminal cuts off a header: its columns are wider than 80."""
+
 
 class StackReader:
     """One stack while it is read.
@@ -113,10 +119,12 @@ class StackReader:
             return joined
         if is_message(text):
             return self._take_message(position, "")
+        remarked = _REMARKED_ROW.match(text) if self.frames or self._open else None
+        text = text[remarked.end() :] if remarked else text
         glued = glued_message(text)
         row = read_row(text[:glued] if glued > 0 else text, self.header, where)
         if row is None:
-            return self._read_other(position, text, where)
+            return self._read_other(position, self._lines[position].text, where)
         if self._begins_anew(row):
             return -1
         self._take_row(row, text[:glued] if glued > 0 else text, position)
@@ -149,6 +157,9 @@ class StackReader:
         return self._call_sites and self.header.kind is HeaderKind.NONE
 
     def _take_header(self, header: StackHeader, position: int) -> int:
+        if self._is_header_tail(position):
+            self._end = position + 1
+            return position + 1
         if (
             self.frames
             or self._open
@@ -163,6 +174,15 @@ class StackReader:
         self._blanks = 0
         self._end = position + 1
         return position + 1
+
+    def _is_header_tail(self, position: int) -> bool:
+        """Whether a terminal moved the end of the header above to this line."""
+        return (
+            position == self._index + 1
+            and self.header.kind is not HeaderKind.CALL_SITE
+            and breaks_at(self._lines[self._index].text) > 0
+            and _HEADER_TAIL.match(self._lines[position].text) is not None
+        )
 
     def _begins_anew(self, row: Row) -> bool:
         """Frame 0 below other frames is another stack."""

@@ -110,7 +110,8 @@ def _value(text: str, width: str) -> Optional[int]:
     number = _NUMBER.match(text)
     if number is None:
         return None
-    return int(number["decimal"][2:]) if number["decimal"] else int(number["hex"], 16)
+    value = int(number["decimal"][2:]) if number["decimal"] else int(number["hex"], 16)
+    return value if value <= 0xFFFFFFFF else None
 
 
 def _bytes_value(text: str) -> Optional[int]:
