@@ -8,6 +8,7 @@ WinDbg, from kd.exe, from a binding in a child process, or from a recorded sessi
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from types import TracebackType
 from typing import Callable, List, Mapping, Optional, Tuple, Type
 
@@ -16,7 +17,14 @@ from kdleak.engine.channels.base import LIVE_KERNEL, LOCAL_KERNEL, Channel, Resu
 from kdleak.engine.dbgeng_memory import DebuggerMemory
 from kdleak.engine.dbgeng_pool import DebuggerPool
 from kdleak.engine.dbgeng_stack import StackWalker
-from kdleak.engine.dbgeng_stop import BreakInPlace, classify, last_break, restarted
+from kdleak.engine.dbgeng_stop import (
+    STATUS_ARGUMENT,
+    BreakInPlace,
+    classify,
+    last_break,
+    last_event,
+    restarted,
+)
 from kdleak.engine.dbgeng_symbols import DebuggerSymbols
 from kdleak.engine.dbgeng_target import identify
 from kdleak.errors import (
@@ -28,7 +36,6 @@ from kdleak.errors import (
     format_address,
 )
 from kdleak.model import (
-    Architecture,
     Module,
     PoolSnapshot,
     Registers,
@@ -45,6 +52,8 @@ from kdleak.tags import PoolTag
 _HIT_TAG = "nt!PoolHitTag"
 _SURPLUS_SECONDS = 2.0  # of running, in which a break-in request left over would be noticed
 _SURPLUS_LIMIT = 8
+_LIST_SECONDS = 10.0
+"""How old the module list may be at a hit: drivers come and go, and addresses get new owners."""
 _REQUEST_BYTES = 0x400  # what DbgEng asks for with one KDNET request
 _BREAK_IN_PLACES = ("nt!DbgBreakPointWithStatus", "nt!RtlpBreakWithStatusInstruction")
 
@@ -84,6 +93,7 @@ class DbgEngEngine:
         self._running_since = clock()
         self._surplus_left = 0
         self._surplus_seconds = 0.0
+        self._listed_at = clock()
         self._closed = False
         self.break_ins_absorbed = 0
         self._memory = DebuggerMemory(channel, lambda: self._stopped)
@@ -199,13 +209,8 @@ class DbgEngEngine:
         self._require_live(f"writing {len(data)} bytes at {format_address(address)}")
         self._require_stopped(f"writing {len(data)} bytes at {format_address(address)}")
         self._cache.forget(address, len(data))
-        self._memory.write(self._place(address), address, data)
-
-    def _place(self, address: int) -> str:
-        """How a command names an address: nt!PoolHitTag by name, as a user would."""
-        if self._symbols.knows(_HIT_TAG) and self._symbols.address(_HIT_TAG) == address:
-            return _HIT_TAG
-        return f"0x{address:x}"
+        known = self._symbols.knows(_HIT_TAG) and self._symbols.address(_HIT_TAG) == address
+        self._memory.write(_HIT_TAG if known else "", address, data)
 
     def pool_usage(self, tag: Optional[PoolTag] = None) -> PoolSnapshot:
         """Usage of all tags by ``!poolused``, of one from the tag tables.
@@ -247,6 +252,10 @@ class DbgEngEngine:
 
     def stack(self, depth: int = 32) -> Stack:
         """Call stack of the processor that stopped."""
+        now = self._clock()
+        if now - self._listed_at >= _LIST_SECONDS:
+            self._listed_at = now
+            self._symbols.list_again()
         return self._stacks.stack(self.registers().values, depth)
 
     def stack_memory(self) -> Tuple[int, bytes]:
@@ -291,12 +300,13 @@ class DbgEngEngine:
         if self._parked is not None:
             self._stop, self._parked = self._parked, None
             return self._stop
-        if self._stopped and not self.channel.running:
+        if not self.channel.running:
+            if not self._stopped or self._stop.kind is StopKind.STILL_RUNNING:
+                # It stopped, but whoever waited for it was cut off before it was taken note of.
+                self._require_live("stopping the target")
+                self._take_stop(self._last_event())
             return self._stop
         self._require_live("stopping the target")
-        if not self.channel.running:
-            self._take_stop(self._last_event())  # it stopped, but whoever waited was cut off
-            return self._stop
         self._left()
         self._take_stop(self.channel.interrupt(timeout))
         self._expect_surplus()
@@ -363,10 +373,15 @@ class DbgEngEngine:
         except TargetError:
             registers = {}
         self._stop = classify(resumed, announced, registers, self._break_in, now)
+        if self._stop.kind is StopKind.EXCEPTION and resumed.code is None and announced is None:
+            # A breakpoint of the user's, seldom: it may come without a word of why.
+            again = replace(resumed, text=self._last_event().text)
+            announced = last_break(again.text)
+            self._stop = classify(again, announced, registers, self._break_in, now)
 
     def _last_event(self) -> Resumed:
         """The current stop as the debugger remembers it."""
-        return Resumed(text=self.channel.execute(".lastevent"))
+        return Resumed(text=last_event(self.channel.execute(".lastevent")))
 
     def _check_same_boot(self, now: float) -> None:
         """The debugger connected anew: to the same system, or to one that was restarted?"""
@@ -409,7 +424,7 @@ class DbgEngEngine:
                 found.add(self._symbols.address(name))
             except SymbolNotFound:  # noqa: PERF203 - one of the two is enough
                 continue
-        argument = "rcx" if self.target.architecture is Architecture.X64 else ""
+        argument = STATUS_ARGUMENT.get(self.target.architecture, "")
         self._break_in = BreakInPlace(frozenset(found), argument)
         if self._stopped and self._stop.kind in (StopKind.BREAK_INSTRUCTION, StopKind.EXCEPTION):
             holds = self._break_in.holds(self._stop.program_counter)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, List
+from typing import Callable, List, Optional
 
 from kdleak.dialect.memory_dump import parse_memory_dump
 from kdleak.engine.channels.base import Channel
@@ -24,6 +24,7 @@ class DebuggerMemory:
     def __init__(self, channel: Channel, stopped: Callable[[], bool]) -> None:
         self._channel = channel
         self._stopped = stopped
+        self._masm: Optional[bool] = None
 
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes.
@@ -58,28 +59,51 @@ class DebuggerMemory:
         except MemoryUnreadable:
             return b""
 
-    def write(self, place: str, address: int, data: bytes) -> None:
-        """Write bytes with ``ed`` (four at an aligned address) or ``eb``.
+    def write(self, name: str, address: int, data: bytes) -> None:
+        """Write bytes with ``ed`` (four of them) or ``eb``.
+
+        A debugger may say something although it wrote (``!sym noisy``, a warning about symbols):
+        what it says counts only when the bytes are not there afterwards.
 
         Args:
-            place: what the command names: a symbol, or the address again.
-            address: for the error.
+            name: the symbol at the address, as a user would write it; "" for none.
+            address: where to write.
             data: what to write.
 
         Raises:
-            MemoryNotWritten: the debugger complained.
+            MemoryNotWritten: the debugger complained, and the bytes are not there.
         """
         if len(data) == 4:
-            command = f"ed {place} 0x{int.from_bytes(data, 'little'):08x}"
+            verb, values = "ed", f"0x{int.from_bytes(data, 'little'):08x}"
         else:
-            command = f"eb {place} " + " ".join(f"0x{byte:02x}" for byte in data)
-        answer = self._channel.execute(command).strip()
-        if answer:
-            raise MemoryNotWritten(
-                f"writing {len(data)} bytes at {format_address(address)}",
-                f"the debugger answered: {_one_line(answer)}",
-                "check that this is a live kernel session and that the address is right",
-            )
+            verb, values = "eb", " ".join(f"0x{byte:02x}" for byte in data)
+        number = f"0x{address:x}"
+        answer = ""
+        for place in [name, number] if name and self._takes_names() else [number]:
+            answer = self._channel.execute(f"{verb} {place} {values}").strip()
+            if not answer or self._holds(address, data):
+                return
+        raise MemoryNotWritten(
+            f"writing {len(data)} bytes at {format_address(address)}",
+            f"the debugger answered: {_one_line(answer)}",
+            "check that this is a live kernel session and that the address is right",
+        )
+
+    def _takes_names(self) -> bool:
+        """Whether a name in a command means an address.
+
+        To the C++ evaluator (``.expr /s c++``) a name means what is stored there: ``ed`` would
+        write wherever nt!PoolHitTag, taken for a pointer, points to.
+        """
+        if self._masm is None:
+            self._masm = "masm" in self._channel.execute(".expr").lower()
+        return self._masm
+
+    def _holds(self, address: int, data: bytes) -> bool:
+        try:
+            return self.read(address, len(data)) == data
+        except MemoryUnreadable:
+            return False
 
     def _by_text(self, address: int, size: int) -> bytes:
         data = self._prefix(address, size)

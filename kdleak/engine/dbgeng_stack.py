@@ -9,6 +9,7 @@ Where the two differ, or the target is not x64, every stack is the debugger's (`
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
 from kdleak.dialect.stack import parse_stacks
@@ -18,8 +19,8 @@ from kdleak.engine.dbgeng_memory import DebuggerMemory
 from kdleak.engine.dbgeng_symbols import DebuggerSymbols
 from kdleak.engine.stack_reader import StackReader
 from kdleak.errors import MemoryUnreadable, format_address
-from kdleak.model import Architecture, Frame, Stack, StackEnd, Symbolized, SymbolKind
-from kdleak.nt.memory import MemoryReader
+from kdleak.model import Architecture, Frame, Module, Stack, StackEnd, Symbolized, SymbolKind
+from kdleak.nt.memory import MemoryReader, sign_extend
 from kdleak.nt.stack_memory import StackMemory
 from kdleak.nt.unwind import UnwoundStack, unwind
 
@@ -62,6 +63,7 @@ class StackWalker:
         self._names: Dict[int, Symbolized] = {}
         self._memory: Optional[StackMemory] = None
         self._stack: Dict[int, Stack] = {}
+        symbols.on_gone = self._forget_module
 
     @property
     def own_walk(self) -> bool:
@@ -76,6 +78,17 @@ class StackWalker:
     def forget_names(self) -> None:
         """Symbols were loaded again."""
         self._names.clear()
+
+    def _forget_module(self, gone: Module, now: Optional[Module]) -> None:
+        """A driver was unloaded: its addresses may be another's from now on."""
+        names = [address for address in self._names if address in gone]
+        for address in names:
+            del self._names[address]
+        if names and now is not None and now.name != gone.name:
+            self._remark(
+                f"{gone.name} was unloaded while this went on, and {now.name} lies where it was: "
+                f"stacks of about that time may name {gone.name} for {now.name}"
+            )
 
     def known_memory(self) -> Tuple[int, bytes]:
         """The stack bytes of this stop that are known; (0, b"") for none."""
@@ -145,18 +158,26 @@ class StackWalker:
         here = registers.get("rip") or registers.get("eip") or registers.get("pc") or 0
         stack = to_model(stacks[0], here, self._pointer_size)
         frames = tuple(
-            Frame(frame.address, frame.stack_pointer, self._with_kind(frame.symbol))
+            Frame(
+                self._whole(frame.address),
+                self._whole(frame.stack_pointer),
+                self._with_kind(frame.symbol),
+            )
             for frame in stack.frames[:depth]
         )
         return Stack(frames, stack.end)
 
+    def _whole(self, address: int) -> int:
+        return sign_extend(address, self._pointer_size)
+
     def _with_kind(self, symbol: Symbolized) -> Symbolized:
+        address = self._whole(symbol.address)
         if not symbol.module or not symbol.name:
-            return symbol
+            return replace(symbol, address=address)
         kind = self._symbols.kind_of(symbol.module)
         if kind is SymbolKind.MODULE:
             kind = symbol.kind  # the debugger showed a name: it has something
-        return Symbolized(symbol.address, symbol.module, symbol.name, symbol.offset, kind)
+        return replace(symbol, address=address, kind=kind)
 
 
 class _FromReturnSlot(StackMemory):

@@ -8,7 +8,8 @@ from typing import FrozenSet, Mapping, Optional, Tuple
 
 from kdleak.dialect.breaks import Break, BreakReason, BugCheck, parse_breaks
 from kdleak.engine.channels.base import Resumed
-from kdleak.model import Stop, StopKind
+from kdleak.model import Architecture, Stop, StopKind
+from kdleak.nt.memory import sign_extend
 
 STATUS_BREAKPOINT = 0x80000003
 STATUS_WX86_BREAKPOINT = 0x4000001F
@@ -23,13 +24,20 @@ _RESTARTED = re.compile(
 )
 
 
+STATUS_ARGUMENT = {Architecture.X64: "rcx", Architecture.ARM64: "x0"}
+"""Register that holds the status passed to nt!DbgBreakPointWithStatus; on x86 it is pushed."""
+
+_LAST_EVENT = re.compile(r"^Last event: (?:[0-9a-f]+\.[0-9a-f]+: )?", re.MULTILINE)
+_HIT_BREAKPOINT = re.compile(r"^Hit breakpoint ([0-9]{1,5})[ \t]*$", re.MULTILINE)
+
+
 @dataclass(frozen=True)
 class BreakInPlace:
     """Where a break-in stops the kernel.
 
     Attributes:
         addresses: of the break instructions in nt!DbgBreakPointWithStatus and on x86
-            nt!RtlpBreakWithStatusInstruction.
+            nt!RtlpBreakWithStatusInstruction, 64 bits wide.
         argument: register that holds the status passed to it, "" where it is on the stack.
     """
 
@@ -52,6 +60,12 @@ def last_break(text: str) -> Optional[Break]:
     return breaks[-1] if breaks else None
 
 
+def last_event(text: str) -> str:
+    """The answer to ``.lastevent`` in the words of the banner it repeats."""
+    said = _LAST_EVENT.sub("", text, count=1)
+    return _HIT_BREAKPOINT.sub(r"Breakpoint \1 hit", said, count=1)
+
+
 def classify(
     resumed: Resumed,
     announced: Optional[Break],
@@ -70,7 +84,7 @@ def classify(
     """
     counter = (
         registers.get("rip")
-        or registers.get("eip")
+        or sign_extend(registers.get("eip", 0), 4)
         or registers.get("pc")
         or (announced.address if announced is not None and announced.address else 0)
     )
@@ -105,7 +119,8 @@ def _kind(
         return StopKind.EXCEPTION, f"breakpoint {announced.number} of the debugger"
     if place.holds(counter) and code in (None, *_BREAKPOINTS):
         # A bug check stops at the same instruction as a break-in; its argument tells.
-        fatal = registers.get(place.argument, 0) in _BUG_CHECK_STATUSES
+        # It is a ULONG: what stands above it in the register means nothing.
+        fatal = registers.get(place.argument, 0) & 0xFFFFFFFF in _BUG_CHECK_STATUSES
         return (StopKind.BUG_CHECK, "bug check") if fatal else (StopKind.BREAK_IN, "")
     if code in _BREAKPOINTS:
         return StopKind.BREAK_INSTRUCTION, ""

@@ -6,7 +6,7 @@ Names cost the target nothing once the debugger has loaded them, but every comma
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from kdleak.dialect.engine_errors import find_engine_error
 from kdleak.dialect.modules import ModuleRow, parse_modules
@@ -36,6 +36,10 @@ class DebuggerSymbols:
         channel: the debugger.
         cache: reads the target; its constant part keeps images' unwind data.
         pointer_size: bytes, 4 or 8.
+
+    Attributes:
+        on_gone: told of every module that is no longer where it was, and of the one that lies
+            there now.
     """
 
     def __init__(self, channel: Channel, cache: CachedMemory, pointer_size: int) -> None:
@@ -43,7 +47,9 @@ class DebuggerSymbols:
         self._cache = cache
         self._pointer_size = pointer_size
         self._rows: Tuple[ModuleRow, ...] = ()
+        self._modules: Tuple[Module, ...] = ()
         self._listed = False
+        self.on_gone: Callable[[Module, Optional[Module]], None] = lambda _gone, _now: None
         self._addresses: Dict[str, int] = {}
         self._nearest: Dict[int, Symbolized] = {}
         self._functions: Dict[int, Tuple[int, FunctionTable]] = {}
@@ -62,7 +68,7 @@ class DebuggerSymbols:
 
     def forget(self) -> None:
         """Know nothing any more: another target, or another load of it."""
-        self._listed = False
+        self._listed, self._rows, self._modules = False, (), ()
         self._addresses.clear()
         self._nearest.clear()
         self._functions.clear()
@@ -74,14 +80,17 @@ class DebuggerSymbols:
 
     def _list(self) -> Tuple[ModuleRow, ...]:
         if not self._listed:
-            self._rows = parse_modules(self._channel.execute("lm")).modules
+            rows = parse_modules(self._channel.execute("lm")).modules
             self._listed = True
+            if rows:
+                before, self._rows = self._rows, rows
+                self._modules = self._of_kernel(rows)
+                self._forget_gone(before)
         return self._rows
 
-    def modules(self) -> Tuple[Module, ...]:
-        """Loaded kernel modules, by address as the debugger lists them, nt first."""
+    def _of_kernel(self, rows: Sequence[ModuleRow]) -> Tuple[Module, ...]:
         found: List[Module] = []
-        for row in self._list():
+        for row in rows:
             base = sign_extend(row.start, self._pointer_size)
             if base < _KERNEL_HALF:
                 continue  # an image of the current process
@@ -89,6 +98,27 @@ class DebuggerSymbols:
             module = Module(row.name, base, end - base, row.file or row.name)
             found.insert(0 if row.name.lower() == "nt" else len(found), module)
         return tuple(found)
+
+    def _forget_gone(self, before: Sequence[ModuleRow]) -> None:
+        """Forget what lay in modules that are not there any more: addresses get new owners."""
+        now = {_place_of(row): row for row in self._rows}
+        gone = [row for row in before if _came_anew(row, now.get(_place_of(row)))]
+        for module in self._of_kernel(gone):
+            self._kinds.pop(module.name.lower(), None)
+            self._functions.pop(module.base, None)
+            self._cache.forget(module.base, module.size)
+            for address in [one for one in self._nearest if one in module]:
+                del self._nearest[address]
+            for name in [name for name, address in self._addresses.items() if address in module]:
+                del self._addresses[name]
+            self.on_gone(
+                module, next((one for one in self._modules if _overlap(one, module)), None)
+            )
+
+    def modules(self) -> Tuple[Module, ...]:
+        """Loaded kernel modules, by address as the debugger lists them, nt first."""
+        self._list()
+        return self._modules
 
     def _module_at(self, address: int) -> Optional[Module]:
         return next((module for module in self.modules() if address in module), None)
@@ -194,3 +224,18 @@ class DebuggerSymbols:
             table = FunctionTable(memory, module.base, image.size, rva, size)
         self._functions[module.base] = (module.size, table)
         return table
+
+
+def _place_of(row: ModuleRow) -> Tuple[int, int, str]:
+    return row.start, row.end, row.name
+
+
+def _came_anew(before: ModuleRow, now: Optional[ModuleRow]) -> bool:
+    """Whether a module is gone, or another load of it is there: its symbols are deferred again."""
+    if now is None:
+        return True
+    return "deferred" in (now.symbols or "") and "deferred" not in (before.symbols or "deferred")
+
+
+def _overlap(one: Module, other: Module) -> bool:
+    return one.base < other.base + other.size and other.base < one.base + one.size

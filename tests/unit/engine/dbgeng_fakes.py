@@ -111,6 +111,10 @@ class FakeDebugger:
         self.uptime = uptime
         self.base = NT
         self.link_down = False
+        self.evaluator = "MASM"
+        self.noise = ""
+        self.driver = "leakdrv"
+        self.silent_event = "Load module C:\\late.sys at fffff801`c3000000"
         rows = tuple((begin, end, 0x4800) for begin, end in _FUNCTIONS)
         for base in (NT, DRIVER):
             self.put(base, image(functions=rows, unwind={0x4800: _ALLOC_0X28}))
@@ -209,7 +213,8 @@ class FakeDebugger:
         start = max((at for at in _NAMES if at <= address), default=0)
         if not start or address - start > 0x1000:
             return format_address(address)
-        return _NAMES[start] + (f"+0x{address - start:x}" if address > start else "")
+        name = _NAMES[start].replace("leakdrv", self.driver)
+        return name + (f"+0x{address - start:x}" if address > start else "")
 
     def _do_vertarget(self, rest: str) -> str:
         return (
@@ -221,7 +226,10 @@ class FakeDebugger:
         )
 
     def _do__lastevent(self, rest: str) -> str:
-        return "Last event: " + BANNER
+        said = self.halt.text.strip().rpartition("\n")[2]
+        found = re.fullmatch("Breakpoint ([0-9]+) hit", said)
+        said = f"Hit breakpoint {found[1]}" if found else said or self.silent_event
+        return f"Last event: {said}\n  debugger time: Mon Nov 30 22:56:29.407 2026\n"
 
     def _do__reload(self, rest: str) -> str:
         return "Connected to Windows 10 22621 x64 target\nLoading Kernel Symbols\n....\n"
@@ -230,7 +238,7 @@ class FakeDebugger:
         rows = [
             f"{format_address(base)} {format_address(base + 0x8000)}   {name:<10} (pdb symbols)"
             f"          C:\\symbols\\{name}.pdb\n"
-            for base, name in ((NT, "nt"), (DRIVER, "leakdrv"))
+            for base, name in ((NT, "nt"), (DRIVER, self.driver))
         ]
         return "start             end                 module name\n" + "".join(rows)
 
@@ -241,6 +249,10 @@ class FakeDebugger:
             if known.lower() == name.lower():
                 return f"Evaluate expression: {address - (1 << 64)} = {format_address(address)}\n"
         return f"Couldn't resolve error at '{name}'\n"
+
+    def _do__expr(self, rest: str) -> str:
+        kinds = {"MASM": "Microsoft Assembler expressions", "C++": "C++ source expressions"}
+        return f"Current expression evaluator: {self.evaluator} - {kinds[self.evaluator]}\n"
 
     def _do_ln(self, rest: str) -> str:
         address = int(rest, 16)
@@ -278,9 +290,14 @@ class FakeDebugger:
 
     def _do_ed(self, rest: str) -> str:
         place, value = rest.split()
-        address = HIT_TAG if place == "nt!PoolHitTag" else int(place, 16)
+        if place == "nt!PoolHitTag" and self.evaluator == "MASM":
+            address = HIT_TAG
+        elif place == "nt!PoolHitTag":  # what it points to
+            address = struct.unpack("<I", bytes(self.bytes_at(HIT_TAG, 4)))[0]  # type: ignore[arg-type]
+        else:
+            address = int(place, 16)
         self.put(address, struct.pack("<I", int(value, 16)))
-        return ""
+        return self.noise
 
     def _do_kn(self, rest: str) -> str:
         rows = [" # Child-SP          RetAddr           Call Site\n"]

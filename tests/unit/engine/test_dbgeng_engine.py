@@ -19,6 +19,7 @@ from dbgeng_fakes import (
 
 from kdleak.engine.channels.base import DUMP, LOCAL_KERNEL, Resumed
 from kdleak.engine.dbgeng import open_dbgeng
+from kdleak.engine.dbgeng_stop import STATUS_ARGUMENT, BreakInPlace, classify, last_break
 from kdleak.errors import (
     LinkLost,
     MemoryNotWritten,
@@ -142,6 +143,42 @@ def test_a_walk_that_differs_from_the_debuggers_is_given_up():
     assert debugger.asked[-1] == "kb 0x20"
 
 
+def test_a_driver_in_the_place_of_another_gets_its_own_name():
+    opened, debugger = engine(*(hit(*TRACK) for _ in range(4)), quick=True)
+    opened.resume(5)
+    assert names(opened.stack()) == TRACKED
+    debugger.driver = "another"
+    debugger.put(DRIVER + 0x1800, b"new")
+    opened.resume(5)
+    opened.stack()  # nobody has looked at the list since
+    opened._clock.now += 10
+    asked = debugger.asked.count("lm")
+    for _ in range(2):
+        opened.resume(5)
+        assert names(opened.stack())[2:] == [
+            name.replace("leakdrv", "another") for name in TRACKED[2:]
+        ]
+    assert debugger.asked.count("lm") <= asked + 2  # one for the list, one for the new symbols
+    assert any("leakdrv was unloaded" in remark for remark in opened.remarks)
+    assert opened._symbols._cache.constant.read(DRIVER + 0x1800, 3) == b"new"
+
+
+def test_the_list_is_read_anew_now_and_then_only():
+    opened, debugger = engine(*(hit(*TRACK) for _ in range(5)), quick=True)
+    opened.resume(5)
+    opened.stack()
+    asked = debugger.asked.count("lm")
+    for _ in range(4):
+        opened._clock.now += 4
+        opened.resume(5)
+        opened.stack()
+    assert debugger.asked.count("lm") == asked + 1
+    assert not opened.remarks
+    debugger.answers["lm"] = "Unable to enumerate modules\n"
+    opened._symbols.list_again()
+    assert [module.name for module in opened.modules()] == ["nt", "leakdrv"]
+
+
 def test_memory_by_text_and_what_is_absent():
     opened, debugger = engine()
     assert opened.read(HIT_TAG, 4) == bytes.fromhex("0fffffff")
@@ -163,9 +200,42 @@ def test_writing_names_pool_hit_tag_and_reads_back():
     opened.write(HIT_TAG, b"Leak")
     assert debugger.asked[-1] == "ed nt!PoolHitTag 0x6b61654c"
     assert opened.read(HIT_TAG, 4) == b"Leak"
-    debugger.answers["ed nt!PoolHitTag 0xffffff0f"] = "Memory access error in 'ed'\n"
+    for place in ("nt!PoolHitTag", f"0x{HIT_TAG:x}"):
+        debugger.answers[f"ed {place} 0xffffff0f"] = "Memory access error in 'ed'\n"
     with pytest.raises(MemoryNotWritten, match="Memory access error"):
         opened.write(HIT_TAG, bytes.fromhex("0fffffff"))
+    assert debugger.asked.count(".expr") == 1
+
+
+def test_a_write_that_worked_is_no_failure_whatever_the_debugger_says_with_it():
+    opened, debugger = engine()
+    opened.symbol("nt!PoolHitTag")
+    debugger.noise = "DBGHELP: nt - public symbols  \n         C:\\symbols\\ntkrnlmp.pdb\n"
+    opened.write(HIT_TAG, b"Leak")
+    assert opened.read(HIT_TAG, 4) == b"Leak"
+    assert [command for command in debugger.asked if command.startswith("ed")] == [
+        "ed nt!PoolHitTag 0x6b61654c"
+    ]
+
+
+def test_a_name_that_no_longer_resolves_does_not_keep_the_tag_armed():
+    opened, debugger = engine()
+    opened.symbol("nt!PoolHitTag")
+    command = "ed nt!PoolHitTag 0x6b61654c"
+    debugger.answers[command] = f"Couldn't resolve error at '{command[3:]}'\n"
+    opened.write(HIT_TAG, b"Leak")
+    assert opened.read(HIT_TAG, 4) == b"Leak"
+
+
+def test_where_names_mean_values_only_addresses_are_written():
+    opened, debugger = engine()
+    debugger.evaluator = "C++"
+    opened.symbol("nt!PoolHitTag")
+    opened.write(HIT_TAG, b"Leak")
+    opened.write(HIT_TAG, bytes.fromhex("0fffffff"))
+    assert opened.read(HIT_TAG, 4) == bytes.fromhex("0fffffff")
+    assert debugger.bytes_at(0x6B61654C, 1) == [None]
+    assert not any("PoolHitTag 0x" in command for command in debugger.asked)
 
 
 def test_symbols():
@@ -333,6 +403,54 @@ def test_other_stops(halt, kind, detail):
     stop = opened.resume(5)
     assert stop.kind is kind
     assert detail in stop.detail
+
+
+def test_a_stop_without_a_word_is_explained_by_the_last_event():
+    opened, debugger = engine(Halt(NT + 0x1250, text=""))
+    debugger.silent_event = "Hit breakpoint 3"
+    stop = opened.resume(5)
+    assert (stop.kind, stop.detail) == (StopKind.EXCEPTION, "breakpoint 3 of the debugger")
+
+
+def test_attached_at_a_hit_that_somebody_left():
+    debugger = FakeDebugger()
+    debugger._stop_at(hit(*TRACK))
+    opened = open_dbgeng(debugger)
+    assert opened.stop.kind is StopKind.BREAK_INSTRUCTION
+    assert opened.stop.program_counter == ALLOC_BREAK
+    assert names(opened.stack()) == TRACKED
+
+
+def test_cut_off_between_the_stop_and_the_note_of_it():
+    opened, debugger = engine(hit(*TRACK), quick=True)
+    registers = debugger.quick.registers
+
+    def press():
+        debugger.quick.registers = registers
+        raise KeyboardInterrupt
+
+    debugger.quick.registers = press
+    with pytest.raises(KeyboardInterrupt):
+        opened.resume(5)
+    stop = opened.interrupt()
+    assert stop.kind is StopKind.BREAK_INSTRUCTION
+    assert stop.program_counter == ALLOC_BREAK
+
+
+def test_places_of_a_32_bit_target_are_sign_extended():
+    place = BreakInPlace(frozenset({0xFFFFFFFF80521500}), "")
+    resumed = Resumed(text=BANNER)
+    stop = classify(resumed, last_break(BANNER), {"eip": 0x80521500}, place, 0.0)
+    assert (stop.kind, stop.program_counter) == (StopKind.BREAK_IN, 0xFFFFFFFF80521500)
+    user = classify(resumed, last_break(BANNER), {"eip": 0x401000}, place, 0.0)
+    assert (user.kind, user.program_counter) == (StopKind.BREAK_INSTRUCTION, 0x401000)
+
+
+def test_the_status_of_a_break_in_has_32_bits():
+    place = BreakInPlace(frozenset({BREAK_IN}), STATUS_ARGUMENT[Architecture.ARM64])
+    for status, kind in ((1, StopKind.BREAK_IN), (4, StopKind.BUG_CHECK)):
+        registers = {"pc": BREAK_IN, "x0": status | 0xABCD << 32}
+        assert classify(Resumed(text=BANNER), None, registers, place, 0.0).kind is kind
 
 
 def test_restart_of_the_target():
