@@ -50,6 +50,7 @@ _CERTAIN_ESCAPE = re.compile(
     r"|\A[ \t]*\\#[ \t]"  # the header of a stack
     r"|\w\\_\w*!|!\w*\\_"  # no symbol holds a backslash
 )
+_ESCAPED_QUOTE = re.compile(r"[ \t]{0,12}\\>")
 _BARE_UNDERSCORE = re.compile(r"(?<!\\)_")
 _PATH = re.compile(r"\\[A-Za-z0-9.]")
 
@@ -156,11 +157,14 @@ def _markdown(lines: List[Line]) -> None:
     certain = {index for index in escaped if _CERTAIN_ESCAPE.search(lines[index].text)}
     if not certain:
         return
+    before = list(lines)
     all_escaped = not any(_BARE_UNDERSCORE.search(line.text) for line in lines)
     for index in escaped:
         if index in certain or len(certain) > 1:
             text = lines[index].text
             lines[index] = Line(lines[index].number, _unescape_markdown(text, all_escaped))
+    if any(_ESCAPED_QUOTE.match(line.text) for line in before):
+        _quotes(lines)
 
 
 def _has_escape(text: str) -> bool:

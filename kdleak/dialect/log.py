@@ -147,6 +147,7 @@ class _Walker:
         self._lines = lines
         self._prompt: Optional[Prompt] = None
         self._running = False
+        self._before_resume = 0
 
     def walk(self) -> None:
         """Read every line."""
@@ -183,7 +184,11 @@ class _Walker:
         if folded:
             prompt = replace(prompt, command=folded.command or "")
         self._prompt = prompt
-        self._running = any(is_resume(command) for command in split_commands(prompt.command))
+        commands = split_commands(prompt.command)
+        resumes = [at for at, command in enumerate(commands) if is_resume(command)]
+        self._running = bool(resumes)
+        # "k; g" prints a stack and lets the target run behind it.
+        self._before_resume = resumes[0] if resumes else 0
         self.events.append(Event(prompt.line, prompt, prompt))
         if folded:
             stack, end = take_stack(self._lines, index, prompt.command)
@@ -213,8 +218,16 @@ class _Walker:
         return end
 
     def _add(self, value: Value, line: int, answers: bool = True) -> None:
-        prompt = self._prompt if answers and not self._running else None
+        answers = answers and (not self._running or self._answers_before_resume(value))
+        prompt = self._prompt if answers else None
         self.events.append(Event(line, value, prompt))
+
+    def _answers_before_resume(self, value: Value) -> bool:
+        """Whether an output belongs to a command in front of the one that resumes the target."""
+        if isinstance(value, Text) or not self._before_resume:
+            return False
+        self._before_resume -= 1
+        return True
 
     def _take_text(self, line: Line) -> None:
         kind = self._kind_of(line.text)

@@ -294,12 +294,15 @@ class _Stop:
         self._caller: Optional[NamedPlace] = None
         self._cpu: Optional[int] = None
         self._prompts: List[Prompt] = []
+        self._last: Optional[Prompt] = None
 
     def see(self, event: Event) -> bool:
-        """Take an event in; False when it resumes the target."""
+        """Take an event in; False when it resumes the target, or the target runs already."""
         value = event.value
         if isinstance(value, Prompt):
-            return self._prompt(value)
+            return self._last is None and self._prompt(value)
+        if self._last is not None and event.command is not self._last:
+            return True
         if isinstance(value, StackText) and value.frames and not value.rejected:
             self._stacks.append(value)
         elif isinstance(value, RegisterBlock):
@@ -317,7 +320,12 @@ class _Stop:
         if not self._prompts:
             self._cpu = prompt.cpu
         self._prompts.append(prompt)
-        return not any(is_resume(command) for command in split_commands(prompt.command))
+        commands = split_commands(prompt.command)
+        if not any(map(is_resume, commands)):
+            return True
+        # "k; g": what the commands in front of the resuming one print still belongs here.
+        self._last = prompt
+        return not is_resume(commands[0])
 
     def hit(self, number: int) -> Optional[LogHit]:
         """The hit, None if the stop is none."""

@@ -19,8 +19,8 @@ _PROCESSORS = re.compile(r"\bMP \((?P<count>[0-9]{1,4}) procs?\)")
 _UNIPROCESSOR = re.compile(r"\bUP\b")
 _CONNECTED = re.compile(
     r"[ \t]*Connected to (?P<product>Windows .{1,60}?) (?P<build>[0-9]{3,6}) "
-    r"(?P<machine>(?:x86|x64|ARM|Itanium|IA64).{0,40}?) target at "
-    r"\((?P<when>.*?)\), ptr64 (?P<ptr64>TRUE|FALSE)"
+    r"(?P<machine>(?:x86|x64|ARM|Itanium|IA64).{0,40}?) target(?: at "
+    r"\((?P<when>.*?)\))?, ptr64 (?P<ptr64>TRUE|FALSE)"
 )
 _KERNEL_BASE = re.compile(
     rf"[ \t]*Kernel base = 0x(?P<base>{ADDRESS}) PsLoadedModuleList = 0x(?P<list>{ADDRESS})"
