@@ -41,6 +41,14 @@ _FAILURE = re.compile(
 )
 
 
+_FAILURE_WORDS = (
+    *("valid", "unable", "failed", "could", "cannot", "can't", "look like", "corrupt", "checking"),
+    *("not mapped", "not present", "not found", "not available", "error", "wrong", "heap key"),
+    "no export",
+)
+"""One of them is in every text that _FAILURE finds; looking for words is faster by far."""
+
+
 @dataclass(frozen=True)
 class Opening:
     """Where an output begins, and the command it answers.
@@ -74,7 +82,8 @@ def is_preamble(text: str) -> bool:
 
 def is_failure(text: str) -> bool:
     """Whether a line says, in the debugger's words, that something could not be done."""
-    return _FAILURE.search(text[:400]) is not None
+    text = text[:400].lower()
+    return any(word in text for word in _FAILURE_WORDS) and _FAILURE.search(text) is not None
 
 
 def is_extension(command: str, name: str) -> bool:
@@ -98,6 +107,8 @@ def find_opening(
         accepts: whether a command of this name is meant; all are if it is not given.
     """
     line = lines[index]
+    if "!" not in line.text:
+        return None
     prompt = find_prompt(line)
     command: Optional[str]
     if prompt is not None and is_extension(prompt.command, name):

@@ -213,6 +213,8 @@ def read_block_row(line: Line, *, marked: bool = True) -> Optional[Union[BlockRo
         The row; an ``Unparsed`` if the line is meant to be one but cannot be read; else None.
     """
     text = line.text.lstrip(" \t")
+    if "size" not in text.lower():
+        return None
     found = _ROW.match(text)
     if found:
         star, address, size, previous, state, blank = found.groups()

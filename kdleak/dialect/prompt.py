@@ -107,7 +107,7 @@ def find_prompt(line: Line) -> Optional[Prompt]:
     bracket = _bracket_at_end(rest)
     if bracket >= 0 and _CLOCK.search(rest[bracket + 1 : -1][-_LONGEST_CLOCK:]):
         rest, stamp = rest[:bracket].rstrip(), rest[bracket + 1 : -1].strip()
-    command, remark = split_remark(rest)
+    command, remark = split_remark(rest) if rest else ("", "")
     return Prompt(
         prompt,
         command,

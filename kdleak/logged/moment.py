@@ -77,12 +77,18 @@ class Segment(NamedTuple):
 def segments(events: Iterable[Event]) -> Tuple[Segment, ...]:
     """Part the events of a log where the target ran.
 
-    A resume command parts; so does a stop whose resume is not in the text.
+    A resume command parts; so do a stop whose resume is not in the text and, where a mail holds
+    several logs, an uptime that is not the one before it.
     """
     parts: List[List[Event]] = [[]]
     stopped = False
+    uptime: Optional[float] = None
     for event in events:
         value = event.value
+        if isinstance(value, TargetVersion) and value.uptime is not None:
+            if uptime not in (None, value.uptime) and parts[-1]:
+                parts.append([])
+            uptime = value.uptime
         if isinstance(value, Break):
             if stopped:
                 parts.append([])

@@ -67,7 +67,8 @@ def _snapshot_words(one: LoggedSnapshot) -> str:
     lines = " and ".join(number(line) for line in one.lines)
     where = f" of {one.log}" if one.log else ""
     up = "" if one.moment.uptime is None else f", target up for {one.moment.uptime:,.0f} s"
-    return f"{one.snapshot.source} in line {lines}{where} ({len(one.snapshot.rows):,} tags{up})"
+    in_lines = f"in line{'s' if len(one.lines) > 1 else ''} {lines}"
+    return f"{one.snapshot.source} {in_lines}{where} ({len(one.snapshot.rows):,} tags{up})"
 
 
 def hunt_sections(page: Page, hunt: LoggedHunt, *, top: int) -> None:

@@ -333,6 +333,18 @@ def test_a_tag_missing_from_a_part_did_not_begin_at_nothing():
     assert any("'New ' left out" in gap for gap in rank.gaps)
 
 
+def test_a_mail_that_quotes_two_logs_holds_two_times():
+    text = uptime(3600) + poolused(FIRST, 2) + uptime(7200) + poolused(FIRST, 4)
+    found = snapshots(text)
+    assert [one.moment.uptime for one in found] == [3600.0, 7200.0]
+    assert rank_of_snapshots(found).seconds == 3600.0
+
+
+def test_the_same_time_printed_twice_is_one_moment():
+    text = uptime(3600) + poolused(FIRST, 2) + uptime(3600) + poolused(FIRST, 4)
+    assert len(snapshots(text)) == 1
+
+
 def test_restarted_by_uptime():
     rank = rank_of_snapshots(
         snapshots(uptime(7200) + poolused(FIRST), uptime(60) + poolused(LATER))
