@@ -16,7 +16,7 @@ from kdleak.engine.channels.base import DUMP, LIVE_KERNEL, LOCAL_KERNEL
 from kdleak.engine.channels.kd_channel import KdChannel
 from kdleak.engine.channels.kd_find import find_kd
 from kdleak.engine.channels.kd_process import KdProcess
-from kdleak.engine.channels.kd_text import parts_of, secrets_of, shown
+from kdleak.engine.channels.secrecy import parts_of, secrets_of, where_of
 from kdleak.errors import BadConnection, UsageError
 
 _KEY = re.compile(r"[0-9a-z]{1,13}(?:\.[0-9a-z]{1,13}){3}\Z", re.IGNORECASE)
@@ -96,7 +96,7 @@ def _checked(connection: str) -> str:
             reason,
             "use net:port=50000,key=a.b.c.d or com:port=COM1,baud=115200",
         )
-    return shown(connection)
+    return where_of(connection)
 
 
 def _what_is_wrong(connection: str) -> str:

@@ -27,8 +27,8 @@ from kdleak.engine.channels.kd_text import (
     says_break_in,
     says_connected,
     says_lost,
-    without,
 )
+from kdleak.engine.channels.secrecy import without
 from kdleak.errors import KdleakError, PortInUse, TargetError, UsageError
 
 _COMMAND_SECONDS = 60.0

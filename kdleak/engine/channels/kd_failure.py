@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import Optional, Tuple
 
-from kdleak.engine.channels.kd_text import last_lines, says_connected, without
+from kdleak.engine.channels.kd_text import last_lines, says_connected
+from kdleak.engine.channels.secrecy import without
 from kdleak.errors import (
     BadConnection,
     KdleakError,

@@ -12,7 +12,7 @@ import re
 import secrets
 from collections import deque
 from dataclasses import dataclass
-from typing import Deque, Dict, Optional, Tuple
+from typing import Deque, Optional, Tuple
 
 PROMPT = (
     r"(?:(?:(?P<cpu>[0-9]{1,4}): )?l?kd(?::[a-z0-9]{1,8})?|[0-9]{1,4}:[0-9]{3,5}(?::\w{1,8})?)> "
@@ -174,40 +174,3 @@ def last_lines(text: str, count: int = 3, width: int = 160) -> str:
             if len(lines) == count:
                 break
     return " / ".join(reversed(lines))
-
-
-def secrets_of(connection: str) -> Tuple[str, ...]:
-    """Values in a connection string that must never be shown."""
-    values = re.findall(r"(?i)\b(?:key|password)\s*=\s*([^,\s\"']+)", connection)
-    return tuple(dict.fromkeys(values))
-
-
-def without(hidden: Tuple[str, ...], text: str) -> str:
-    """The text with every secret replaced by dots."""
-    for secret in hidden:
-        text = text.replace(secret, "...")
-    return text
-
-
-def parts_of(connection: str) -> Tuple[str, Dict[str, str]]:
-    """Kind ("net", "com", ...) and options of a connection string, names in lower case."""
-    kind, _, rest = connection.strip().strip("\"'").partition(":")
-    pairs = (piece.partition("=") for piece in rest.split(",") if piece.strip())
-    return kind.strip().lower(), {name.strip().lower(): value.strip() for name, _, value in pairs}
-
-
-def shown(connection: str) -> str:
-    """A connection string without its secrets, as the native engine shows it too.
-
-    The journal knows a target by it.
-    """
-    kind, options = parts_of(connection)
-    if kind == "net":
-        options = {"port": options.get("port", "50000"), "target": options.get("target", "")}
-        names = ["port"] + ["target"] * bool(options["target"])
-    elif kind == "com":
-        names = [name for name in ("pipe", "ipport", "port") if name in options]
-    else:
-        names = [name for name in options if name not in ("key", "password")]
-    pieces = (f"{name}={options[name]}" if options[name] else name for name in names)
-    return f"{kind}:" + ",".join(pieces) if kind else ""

@@ -402,27 +402,18 @@ def describe_session(systems: str, *, dump: bool) -> Tuple[str, str]:
     kind, _, rest = described.partition(": ")
     transport = re.search(r"Trans=@\{([^}]*)\}", rest, re.IGNORECASE)
     named = where_of(transport.group(1)) if transport else without_key(rest)
+    # As a user names a COM port, and the other engines with it.
+    named = re.sub(r"(?<=port=)\\\\\.\\(com\d+)\Z", _upper, named, flags=re.IGNORECASE)
     if dump:
         return named or "a dump", DUMP
     # ``Remote KD`` is every kernel behind a cable; a local one has no transport.
     if "local" in kind.lower() or (not transport and "<local>" in rest.lower()):
         return "this machine's own kernel", LOCAL_KERNEL
-    if named.lower().endswith(",target"):
-        named = named[: -len(",target")]
     return named or "the debugger's target", LIVE_KERNEL
 
 
-def write_dml(text: str) -> bool:
-    """Print DML (WinDbg's clickable text) where standard output takes it.
-
-    Returns:
-        Whether it did; elsewhere nothing is printed.
-    """
-    write: Optional[Callable[[str], object]] = getattr(sys.stdout, "writedml", None)
-    if write is None:
-        return False
-    write(text)
-    return True
+def _upper(found: re.Match[str]) -> str:
+    return found[1].upper()
 
 
 def _listener(pykd: Any, text: RunningText) -> object:

@@ -1,4 +1,4 @@
-"""Keeps a KDNET key out of what kdleak shows, records or raises.
+"""Connection strings, and keeping the KDNET key in them out of what kdleak shows or records.
 
 DbgEng prints the key itself: ``||`` answers with the whole connection string, key included.
 """
@@ -6,15 +6,25 @@ DbgEng prints the key itself: ``||`` answers with the whole connection string, k
 from __future__ import annotations
 
 import re
+from typing import Dict, Tuple
 
-_KEY = re.compile(r"(\bkey=)[^\s,;}\])\"']+", re.IGNORECASE)
 HIDDEN = "..."
+"""What stands where a secret was."""
+
+_VALUE = re.compile(r"\b(?:key|password)\s*=\s*([^,\s\"']+)", re.IGNORECASE)
+_KEY = re.compile(r"(\bkey=)[^\s,;}\])\"']+", re.IGNORECASE)
 
 
-def key_of(connection: str) -> str:
-    """The key in a connection string, "" where it has none."""
-    found = _KEY.search(connection)
-    return found.group()[len(found.group(1)) :] if found else ""
+def secrets_of(connection: str) -> Tuple[str, ...]:
+    """Values in a connection string that must never be shown."""
+    return tuple(dict.fromkeys(_VALUE.findall(connection)))
+
+
+def without(hidden: Tuple[str, ...], text: str) -> str:
+    """The text with every secret blotted out."""
+    for secret in hidden:
+        text = text.replace(secret, HIDDEN)
+    return text
 
 
 def without_key(text: str, connection: str = "") -> str:
@@ -24,13 +34,29 @@ def without_key(text: str, connection: str = "") -> str:
         text: anything.
         connection: the connection string whose key must not show, however it is written.
     """
-    key = key_of(connection)
-    if key and key != HIDDEN:
-        text = text.replace(key, HIDDEN)
-    return _KEY.sub(rf"\g<1>{HIDDEN}", text)
+    hidden = tuple(secret for secret in secrets_of(connection) if secret != HIDDEN)
+    return _KEY.sub(rf"\g<1>{HIDDEN}", without(hidden, text))
+
+
+def parts_of(connection: str) -> Tuple[str, Dict[str, str]]:
+    """Kind ("net", "com", ...) and options of a connection string, names in lower case."""
+    kind, _, rest = connection.strip().strip("\"'").partition(":")
+    pairs = (piece.partition("=") for piece in rest.split(",") if piece.strip())
+    return kind.strip().lower(), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
 def where_of(connection: str) -> str:
-    """A connection string as it may be shown: without its key."""
-    kept = [one for one in connection.split(",") if not one.strip().lower().startswith("key=")]
-    return without_key(",".join(kept), connection)
+    """A connection string without its secrets, as every engine shows it.
+
+    The journal knows a target by it, so that what one engine left the next one finds.
+    """
+    kind, options = parts_of(connection)
+    if kind == "net":
+        options = {"port": options.get("port", "50000"), "target": options.get("target", "")}
+        names = ["port"] + ["target"] * bool(options["target"])
+    elif kind == "com":
+        names = [name for name in ("pipe", "ipport", "port") if name in options]
+    else:
+        names = [name for name in options if name not in ("key", "password")]
+    pieces = (f"{name}={options[name]}" if options[name] else name for name in names)
+    return without_key(f"{kind}:" + ",".join(pieces)) if kind else ""

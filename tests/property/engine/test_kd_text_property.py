@@ -10,8 +10,8 @@ from kdleak.engine.channels.kd_text import (
     output_of,
     overlap_of,
     says_lost,
-    shown,
 )
+from kdleak.engine.channels.secrecy import where_of
 
 MARK = "kdleak0123456789abcdef"
 
@@ -71,4 +71,4 @@ def test_any_text_is_taken(text):
     assert words.isprintable()
     assert len(words) < 500
     says_lost(text)  # raises nothing
-    assert "key" not in shown(f"net:port=1,key={text.replace(',', '').replace(':', '')}")
+    assert "key" not in where_of(f"net:port=1,key={text.replace(',', '').replace(':', '')}")

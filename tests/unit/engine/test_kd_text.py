@@ -11,11 +11,9 @@ from kdleak.engine.channels.kd_text import (
     says_break_in,
     says_connected,
     says_lost,
-    secrets_of,
-    shown,
     with_notice,
-    without,
 )
+from kdleak.engine.channels.secrecy import secrets_of, where_of, without
 
 MARK = "kdleak0123456789abcdef"
 
@@ -135,8 +133,8 @@ def test_kinds_of_stops():
         ("", "", ()),
     ],
 )
-def test_a_key_is_never_shown(connection, where, secrets):
-    assert shown(connection) == where
+def test_a_key_is_never_where_of(connection, where, secrets):
+    assert where_of(connection) == where
     assert secrets_of(connection) == secrets
     assert without(secrets, f"<{connection}>").count("1a.2b") == 0
 
@@ -150,4 +148,4 @@ def test_the_native_engine_shows_the_same():
         "com:pipe,port=\\\\.\\pipe\\x,resets=0,reconnect",
         "com:ipport=4555,port=10.0.0.1",
     ):
-        assert shown(text) == connection.parse_connection(text).where
+        assert where_of(text) == connection.parse_connection(text).where

@@ -11,7 +11,7 @@ import pytest
 from fake_pykd import BREAK_IN_ADDRESS, ExecutionStatus, FakePykd
 
 from kdleak.engine.channels.base import DUMP, LIVE_KERNEL, LOCAL_KERNEL
-from kdleak.engine.channels.pykd import attach_pykd, describe_session, pykd_inside, write_dml
+from kdleak.engine.channels.pykd import attach_pykd, describe_session, pykd_inside
 from kdleak.engine.channels.running_text import RunningText
 from kdleak.errors import (
     LinkLost,
@@ -42,7 +42,7 @@ def no_threads_left():
 def test_session_inside_windbg(pykd):
     channel = pykd_inside()
     assert (channel.name, channel.session, channel.running) == ("pykd", LIVE_KERNEL, False)
-    assert channel.where == "NET:Port=50000"
+    assert channel.where == "net:port=50000"
     channel.close()
     assert pykd.commands == ["||"], "the session is the user's"
 
@@ -74,14 +74,14 @@ def test_pykd_is_not_installed(monkeypatch):
 @pytest.mark.parametrize(
     ("systems", "dump", "expected"),
     [
-        (REMOTE, False, ("NET:Port=50000", LIVE_KERNEL)),
+        (REMOTE, False, ("net:port=50000", LIVE_KERNEL)),
         (".  0 64-bit Kernel bitmap dump: C:\\m.dmp\n", True, ("C:\\m.dmp", DUMP)),
         (".  0 Local KD: <Local>\n", False, ("this machine's own kernel", LOCAL_KERNEL)),
         (
             "   0 64-bit Full kernel dump: C:\\m.dmp\n"
-            ".  1 Remote KD: KdSrv:Server=@{<Local>},Trans=@{COM:Port=com1,Baud=115200}\n",
+            ".  1 Remote KD: KdSrv:Server=@{<Local>},Trans=@{COM:Port=\\\\.\\com1,Baud=115200}\n",
             False,
-            ("COM:Port=com1,Baud=115200", LIVE_KERNEL),
+            ("com:port=COM1", LIVE_KERNEL),
         ),
         ("", False, ("the debugger's target", LIVE_KERNEL)),
         ("", True, ("a dump", DUMP)),
@@ -267,16 +267,3 @@ def test_deadline_comes_from_a_thread(pykd):
     began = time.monotonic()
     channel.resume(0)
     assert time.monotonic() - began < 5
-
-
-def test_dml(monkeypatch):
-    class Console(io.StringIO):
-        def writedml(self, text):
-            self.write(f"dml:{text}")
-
-    console = Console()
-    monkeypatch.setattr(sys, "stdout", console)
-    assert write_dml("<b>x</b>")
-    assert console.getvalue() == "dml:<b>x</b>"
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    assert not write_dml("x")
