@@ -11,7 +11,7 @@ import contextlib
 import time
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Callable, Optional, Tuple, Type
+from typing import Callable, Iterator, Optional, Tuple, Type
 
 from kdleak.engine.base import Engine
 from kdleak.errors import (
@@ -155,6 +155,7 @@ class ArmedTag:
         self._claim: Optional[Claim] = None
         self._may_be_armed = False
         self._gave_up = False
+        self._restarted = False
         self._recorded = False
         self._for_now = False
         self.guard = InterruptGuard()
@@ -309,7 +310,8 @@ class ArmedTag:
                 )
             )
             self._recorded = True
-        self._stop_target(force=False, timeout=self._interrupt_timeout)
+        with self._minding_restarts():
+            self._stop_target(force=False, timeout=self._interrupt_timeout)
         self._may_be_armed = True
         back = write_and_read_back(self._engine, self._address, self._tag.raw)
         if back != self._tag.raw:
@@ -328,8 +330,17 @@ class ArmedTag:
             KeyboardInterrupt: the target may still run; leaving the block disarms.
             LinkLost, TargetRestarted: from the engine.
         """
-        with self.guard.admit():
+        with self._minding_restarts(), self.guard.admit():
             return self._engine.resume(timeout)
+
+    @contextlib.contextmanager
+    def _minding_restarts(self) -> Iterator[None]:
+        """Remember a restart: what is at our address now is no longer ours to write to."""
+        try:
+            yield
+        except TargetRestarted:
+            self._restarted = True
+            raise
 
     def disarm(self, *, for_now: bool = False) -> DisarmState:
         """Write the original value, read it back, close the journal entry.
@@ -367,6 +378,8 @@ class ArmedTag:
 
     def _try_to_disarm(self, patience: _Patience) -> Optional[DisarmState]:
         """One attempt; None when another one is worth it."""
+        if self._restarted:
+            return self._closed(DisarmStatus.NOT_NEEDED, _RESTARTED)
         original = self._original or b""
         try:
             self._stop_target(

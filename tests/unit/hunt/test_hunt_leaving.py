@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hunt_fakes import IDLE, LEAK, FakeEngine, Finder, alloc, leaking
 
+from kdleak.errors import TargetRestarted
 from kdleak.hunt import HuntOptions, hunt
 from kdleak.journal import Journal
 from kdleak.model import Stop, StopKind
@@ -84,6 +85,24 @@ def test_an_entry_of_a_restarted_target_is_kept_aside(journal) -> None:
     assert result.disarm.status is DisarmStatus.NOT_NEEDED
     assert "hibernation" in result.disarm.sentence()
     assert [found.entry.armed for found in journal.scan().past] == [LEAK.raw]
+    assert journal.scan().files == ()
+
+
+def test_nothing_is_written_to_a_target_that_restarted(journal) -> None:
+    """An engine may tell it once only, and then answer for the new boot: the address is stale."""
+    told: list[str] = []
+
+    def fault(fake: FakeEngine, name: str, when: str) -> None:
+        if name == "resume" and LEAK.raw in fake.writes and not told:
+            told.append(name)
+            raise TargetRestarted("waiting", "another boot")
+
+    engine = FakeEngine(leaking(), fault=fault)
+    result = run(engine, journal)
+    assert told == ["resume"]
+    assert result.disarm.status is DisarmStatus.NOT_NEEDED
+    assert IDLE not in engine.writes
+    assert len(journal.scan().past) == 1
     assert journal.scan().files == ()
 
 
