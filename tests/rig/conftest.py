@@ -70,6 +70,15 @@ class Practice:
     _process: subprocess.Popen[str] | None = None
     _report: dict[str, object] = field(default_factory=dict)
 
+    @property
+    def port(self) -> int:
+        """Where its debugger listens."""
+        return int(self.connection.split("=")[1].split(",")[0])
+
+    def reborn(self) -> Practice:
+        """The same machine after a restart, not started yet."""
+        return Practice(self.connection, self.symbols, [*self._command, "--seed", "8"])
+
     def plug_into(self, port: int) -> None:
         """Have it send to another port of this machine than the debugger's; before it starts."""
         assert self._process is None
