@@ -169,5 +169,10 @@ class GateExceeded(KdleakError):
 
 
 def format_address(address: int) -> str:
-    """The one way kdleak prints a 64-bit address: as WinDbg does, ``fffff803`1c2a4f10``."""
+    """The one way kdleak prints an address: as WinDbg does, ``fffff803`1c2a4f10``.
+
+    One of 32 bits has eight digits, as in the debugger's output for 32-bit targets: ``8051f260``.
+    """
+    if 0 <= address < 1 << 32:
+        return f"{address:08x}"
     return f"{(address >> 32) & 0xFFFFFFFF:08x}`{address & 0xFFFFFFFF:08x}"

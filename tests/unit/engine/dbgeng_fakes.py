@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "nt"))
 from image_builder import image
 
 from kdleak.engine.channels.base import LIVE_KERNEL, Resumed
-from kdleak.errors import LinkLost, MemoryUnreadable, format_address
+from kdleak.errors import LinkLost, MemoryUnreadable
 
 NT = 0xFFFFF80181200000
 DRIVER = 0xFFFFF801C1F10000
@@ -46,6 +46,11 @@ _NAMES = {
     DRIVER + 0x1300: "leakdrv!FinishRequest",
     DRIVER + 0x1400: "leakdrv!Worker",
 }
+
+
+def _wide(address: int) -> str:
+    """An address as a debugger prints it for a 64-bit target."""
+    return f"{address >> 32:08x}`{address & 0xFFFFFFFF:08x}"
 
 
 @dataclass
@@ -212,7 +217,7 @@ class FakeDebugger:
     def _name(self, address: int) -> str:
         start = max((at for at in _NAMES if at <= address), default=0)
         if not start or address - start > 0x1000:
-            return format_address(address)
+            return _wide(address)
         name = _NAMES[start].replace("leakdrv", self.driver)
         return name + (f"+0x{address - start:x}" if address > start else "")
 
@@ -220,8 +225,8 @@ class FakeDebugger:
         return (
             "Windows 10 Kernel Version 22621 MP (2 procs) Free x64\n"
             "Built by: 22621.1.amd64fre.fake\nMachine Name:\n"
-            f"Kernel base = 0x{format_address(self.base)} PsLoadedModuleList = "
-            f"0x{format_address(self.base + 0x6268)}\n"
+            f"Kernel base = 0x{_wide(self.base)} PsLoadedModuleList = "
+            f"0x{_wide(self.base + 0x6268)}\n"
             f"System Uptime: 0 days 0:{int(self.uptime) // 60:02}:{self.uptime % 60:06.3f}\n"
         )
 
@@ -236,7 +241,7 @@ class FakeDebugger:
 
     def _do_lm(self, rest: str) -> str:
         rows = [
-            f"{format_address(base)} {format_address(base + 0x8000)}   {name:<10} (pdb symbols)"
+            f"{_wide(base)} {_wide(base + 0x8000)}   {name:<10} (pdb symbols)"
             f"          C:\\symbols\\{name}.pdb\n"
             for base, name in ((NT, "nt"), (DRIVER, self.driver))
         ]
@@ -247,7 +252,7 @@ class FakeDebugger:
         name = found[1] if found else rest
         for address, known in _NAMES.items():
             if known.lower() == name.lower():
-                return f"Evaluate expression: {address - (1 << 64)} = {format_address(address)}\n"
+                return f"Evaluate expression: {address - (1 << 64)} = {_wide(address)}\n"
         return f"Couldn't resolve error at '{name}'\n"
 
     def _do__expr(self, rest: str) -> str:
@@ -257,10 +262,7 @@ class FakeDebugger:
     def _do_ln(self, rest: str) -> str:
         address = int(rest, 16)
         start = max(at for at in _NAMES if at <= address)
-        return (
-            f"({format_address(start)})   {self._name(address)}   |  "
-            f"({format_address(start + 0x100)})   nt!Next\n"
-        )
+        return f"({_wide(start)})   {self._name(address)}   |  ({_wide(start + 0x100)})   nt!Next\n"
 
     def _do_r(self, rest: str) -> str:
         values = self.registers()
@@ -285,7 +287,7 @@ class FakeDebugger:
                 part = data[at : at + width]
                 text = "??" * width if None in part else bytes(part)[::-1].hex()  # type: ignore[arg-type]
                 cells.append(f"{text[:8]}`{text[8:]}" if width == 8 else text)
-            rows.append(f"{format_address(address + start)}  {' '.join(cells)}\n")
+            rows.append(f"{_wide(address + start)}  {' '.join(cells)}\n")
         return "".join(rows)
 
     def _do_ed(self, rest: str) -> str:
@@ -304,9 +306,7 @@ class FakeDebugger:
         addresses = [self.halt.rip, *self.halt.returns]
         for index, (here, back) in enumerate(zip(addresses, addresses[1:])):
             pointer = self.halt.rsp + 0x30 * index
-            rows.append(
-                f"{index:02x} {format_address(pointer)} {format_address(back)} {self._name(here)}\n"
-            )
+            rows.append(f"{index:02x} {_wide(pointer)} {_wide(back)} {self._name(here)}\n")
         return "".join(rows)
 
     def _do_kb(self, rest: str) -> str:
@@ -314,7 +314,7 @@ class FakeDebugger:
         rows = ["RetAddr           : Args to Child" + " " * 59 + ": Call Site\n"]
         addresses = [self.halt.rip, *self.halt.returns]
         rows += [
-            f"{format_address(back)} : {nothing} : {self._name(here)}\n"
+            f"{_wide(back)} : {nothing} : {self._name(here)}\n"
             for here, back in zip(addresses, addresses[1:])
         ]
         return "".join(rows)
