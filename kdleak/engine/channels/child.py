@@ -18,8 +18,8 @@ from kdleak.engine.channels.base import LIVE_KERNEL, QuickAccess, Resumed
 from kdleak.engine.channels.child_main import Message
 from kdleak.engine.channels.child_process import ChildEnded, ChildProcess
 from kdleak.engine.channels.kd_text import says_connected
+from kdleak.engine.channels.link_watch import WatchedText
 from kdleak.engine.channels.patience import QUICK_SECONDS, seconds_for, seconds_to_read
-from kdleak.engine.channels.running_text import RunningText
 from kdleak.engine.channels.secrecy import where_of, without_key
 from kdleak.errors import (
     KdleakError,
@@ -38,6 +38,8 @@ BINDINGS = ("pykd", "pybag")
 IMPORT_SECONDS = 120.0
 _AGAIN_SECONDS = 30.0  # at least, for a target to answer a new child: it must have noticed first
 _INTERRUPT_SECONDS = 3.0
+_LOOK_SECONDS = 1.0  # between looks at whether the debugger has given its link up
+_LOST_SECONDS = 10.0  # for a link that the debugger calls lost to come back
 _LEAVE_SECONDS = 5.0
 _CLOSE_SECONDS = 12.0
 
@@ -45,6 +47,7 @@ _KINDS: Dict[str, Type[KdleakError]] = {
     kind.__name__: kind
     for kind in (LinkLost, MissingDependency, NoTarget, NotLive, TargetError, UnsupportedTarget)
 }
+_CHECK = "check the target and its link"
 _KERNEL_BASE = re.compile(r"Kernel base = (\S+)")
 _UPTIME = re.compile(r"System Uptime: (\d+) days? (\d+):(\d+):(\d+(?:\.\d+)?)")
 
@@ -87,7 +90,7 @@ class ChildChannel:
         self._timeout = timeout
         self._python = python
         self._clock = clock
-        self._text = RunningText()
+        self._text = WatchedText(clock)
         self._child: Optional[ChildProcess] = None
         self._ids = 0
         self._resuming: Optional[int] = None
@@ -206,7 +209,7 @@ class ChildChannel:
         if resumed.running:
             self._text.write(resumed.text)
             self._lost = f"it did not stop within {timeout:.0f} s"
-            raise LinkLost(doing, self._lost, "check the target and its link")
+            raise LinkLost(doing, self._lost, _CHECK)
         return resumed
 
     def close(self, leave_stopped: bool = False) -> None:
@@ -241,7 +244,7 @@ class ChildChannel:
         return not self._wait(_LEAVE_SECONDS).running
 
     def _start(self) -> None:
-        self._text.take()
+        self._text.forget()
         self._child = ChildProcess(self._python, self._text, self._clock)
         self._lost = ""
         self._resuming = None
@@ -285,7 +288,7 @@ class ChildChannel:
             self._lost = "the target did not answer"
             if self._clock() >= self._give_up_at:
                 self._end_child()
-            raise LinkLost(doing, self._lost, "check the target and its link")
+            raise LinkLost(doing, self._lost, _CHECK)
         self._lost = ""
         text = self._taken()
         before, self._boot = self._boot, _boot(text)
@@ -296,16 +299,23 @@ class ChildChannel:
     def _wait(self, timeout: Optional[float]) -> Resumed:
         if self._resuming is None:
             raise ChildEnded
-        try:
-            answer = self._answer(self._resuming, timeout)
-        except KdleakError as error:
-            self._resuming = None
-            self._lost = error.came_back or error.tried
-            raise
-        if answer is None:
-            return Resumed(text=self._taken(), running=True)
-        self._resuming = None
-        return _resumed(answer["ok"], self._taken())
+        until = None if timeout is None else self._clock() + timeout
+        while True:
+            left = _LOOK_SECONDS if until is None else min(_LOOK_SECONDS, until - self._clock())
+            try:
+                answer = self._answer(self._resuming, max(0.0, left))
+            except KdleakError as error:
+                self._resuming = None
+                self._lost = error.came_back or error.tried
+                raise
+            if answer is not None:
+                self._resuming = None
+                return _resumed(answer["ok"], self._taken())
+            if self._text.lost_for() > _LOST_SECONDS:
+                self._lost = "the debugger says that the link to the target is lost"
+                raise LinkLost(f"waiting for {self.where} to stop", self._lost, _CHECK)
+            if until is not None and self._clock() >= until:
+                return Resumed(text=self._taken(), running=True)
 
     def _taken(self) -> str:
         return without_key(self._text.take(), self._connection)

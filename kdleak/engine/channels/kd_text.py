@@ -27,7 +27,9 @@ _LONGEST_PROMPT = 40
 
 _LOST = (
     "retry sending the same data packet for ",
+    "... retry sending the same data packet for ",
     "the transport connection between host kernel debugger and target windows seems lost",
+    "the target machine restarted without notifying the debugger",
 )
 _BREAK_IN = "You are seeing this message because you pressed either"
 _CONNECTED = re.compile(r"^(?:Connected to |Kernel Debugger connection established)", re.MULTILINE)

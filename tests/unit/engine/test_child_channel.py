@@ -79,6 +79,10 @@ def go():
     if mode == "hit": return executionStatus.Break
     if mode == "gone": return executionStatus.NoDebuggee
     if mode == "die": os._exit(9)
+    if mode == "lost" and not os.path.exists(os.environ["FAKE_LOG"] + ".second"):
+        say("KDNET received an out of sequence ping packet.\\nThe target machine restarted with")
+        say("out notifying the debugger.\\nForcing a debugger reconnect...\\n")
+        time.sleep(600)
     if mode == "stuck" and not os.path.exists(os.environ["FAKE_LOG"] + ".second"): time.sleep(600)
     broken.wait(600); broken.clear()
     say("Break instruction exception\\n")
@@ -245,6 +249,21 @@ def test_target_gone(fake, monkeypatch):
     with pytest.raises(LinkLost, match="no target any more"):
         channel.resume(10.0)
     assert not channel.interrupt(20.0).running
+    channel.close()
+
+
+def test_debugger_that_says_its_link_is_lost(fake, monkeypatch):
+    """It would wait for ever."""
+    monkeypatch.setenv("FAKE_GO", "lost")
+    monkeypatch.setattr(child_module, "_LOST_SECONDS", 0.5)
+    channel = open_child("pykd", CONNECTION)
+    with pytest.raises(LinkLost, match="link to the target is lost"):
+        channel.resume(30.0)
+    assert channel.running
+    Path(f"{fake}.second").touch()
+    assert not channel.interrupt(20.0).running, "attached again"
+    assert channel.resume(0.1).running
+    assert not channel.interrupt(10.0).running
     channel.close()
 
 
