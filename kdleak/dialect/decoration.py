@@ -32,6 +32,8 @@ _TERMINAL_COLOUR = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _ENTITY = re.compile(r"&(?:gt|lt|amp|quot|apos|nbsp|#[0-9]{1,6}|#[xX][0-9a-fA-F]{1,5});")
 _TWICE_ESCAPED = re.compile(r"&amp;(?:gt|lt|quot|apos|nbsp|#[0-9]{1,6});")
 
+_FEW_LINES = 3
+
 _FENCE = re.compile(r"(?:`{3,}|~{3,})[ \t]*[\w+.#-]{0,20}\Z")
 _BLOCK_TAG = re.compile(
     r"[ \t]*(?:</?(?:pre|code|blockquote|div|p)(?: [^<>]{0,200})?>|\[/?(?:code|quote|pre)\])+",
@@ -115,6 +117,17 @@ def _unprinted(lines: List[Line]) -> None:
         if not text.isprintable() and _UNPRINTED.search(text):
             text = _TERMINAL_COLOUR.sub("", text).translate(_TRANSLATION)
             lines[index] = Line(line.number, text)
+
+
+def _trailing_blanks(lines: List[Line]) -> None:
+    """Blanks that every line has at its end: they hide where a terminal broke rows."""
+    texts = [line.text for line in lines if line.text.strip()]
+    if len(texts) < _FEW_LINES or not all(text.endswith(" ") for text in texts):
+        return
+    margin = min(len(text) - len(text.rstrip(" ")) for text in texts)
+    for index, line in enumerate(lines):
+        cut = line.text[:-margin] if line.text.strip() else ""
+        lines[index] = Line(line.number, cut)
 
 
 def _entities(lines: List[Line]) -> None:
@@ -295,6 +308,7 @@ def _unglue(lines: Sequence[Line]) -> Tuple[Line, ...]:
 
 _STAGES: Tuple[Callable[[List[Line]], None], ...] = (
     _unprinted,
+    _trailing_blanks,
     _entities,
     _quotes,
     _comments,

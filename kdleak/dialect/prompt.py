@@ -13,7 +13,7 @@ from typing import Optional
 
 from kdleak.dialect.source import Line
 
-_NUMBERED = r"(?:\|\|?[0-9]{1,3}:)?(?:[0-9]{1,4}: ?)?"
+_NUMBERED = r"(?:\|\|?[0-9]{1,3}:)?(?:(?:[0-9]{1,2}\.)?[0-9]{1,4}: ?)?"
 _KERNEL = rf"{_NUMBERED}l?[kK][dD](?::[a-z0-9]{{2,6}})?>{{1,2}}"
 _USER = r"(?:\|[0-9]{1,3}:)?[0-9]{1,3}:[0-9]{3,5}(?::[a-z0-9]{2,6})?>"
 

@@ -376,11 +376,10 @@ class _Stop:
             return False
         if stop.reason is BreakReason.EXCEPTION:
             return stop.break_instruction
-        if stop.reason is BreakReason.BUG_CHECK or stop.symbol is None:
+        if stop.reason is BreakReason.BUG_CHECK:
             return False
         # A breakpoint that compares a tag takes the place of PoolHitTag on newer systems.
-        function = stop.symbol.partition("+")[0].lower()
-        return any(known.where.lower() == function for known in self._breakpoints)
+        return any(known.stops_at(stop.symbol, stop.address) for known in self._breakpoints)
 
 
 _RESUME = re.compile(r"(?:~[\d.*]+[ ]*)?(?:g[hnucN]?|p[act]?|pt|t[abct]?|wt)(?=[ \t@]|\Z)")

@@ -38,7 +38,10 @@ _DOUBT = "Followingframesmaybewrong"
 _MOST_PARTS = 4
 _FILE_NAME = re.compile(r"[\w.\\$:~-]{1,256}\Z")
 
-_GAP = re.compile(r"\s*(?:\.{2,}|\[\s*\.{2,}\s*\]|\N{HORIZONTAL ELLIPSIS}|<\s*snip\s*>)\s*\Z")
+_GAP = re.compile(
+    r"\s*(?:\.{2,}|\[[A-Za-z][^\[\]@]{1,200}\]|-{3,} ?[^-]{1,60}-{3,}|"
+    r"\[\s*\.{2,}\s*\]|\N{HORIZONTAL ELLIPSIS}|<\s*snip\s*>)\s*\Z"
+)
 _RULE = re.compile(r"\s*(?:[_=~*-]\s*){4,}\Z")
 _REGISTERS = re.compile(
     r"\s*(?:[a-z]{2,4}[0-9]{0,2}|[rx][0-9]{1,2}|r[0-9]{1,2}d?)=[0-9a-fA-F?`]+\s?"
@@ -52,7 +55,7 @@ def is_message(text: str) -> bool:
 
 
 def is_gap(text: str) -> bool:
-    """Whether a line is the author's ``...``: rows were left out."""
+    """Whether a line is the author's ``...``, rule or bracketed remark: rows were left out."""
     return _GAP.match(text) is not None
 
 

@@ -260,8 +260,11 @@ class StackReader:
         if not breaks_at(text, self._wrap_width) or not _ADDRESS_LIKE.match(text):
             return 0
         whole = text
+        indent = len(text) - len(text.lstrip())
         for below in range(position + 1, min(position + _MOST_PARTS, len(self._lines))):
-            whole += self._lines[below].text
+            # What a terminal cut off begins where it begins, behind the indentation of the block.
+            part = self._lines[below].text
+            whole += part[indent:] if not part[:indent].strip() else part
             row = read_row(whole, self.header, where._replace(wrapped=True))
             if row is not None and not self._begins_anew(row):
                 self._wrap_width = len(text)

@@ -25,10 +25,18 @@ _CURLY = str.maketrans(
 _NUMBER = re.compile(r"(?:(?P<decimal>0n[0-9]{1,10})|(?:0x)?(?P<hex>[0-9a-fA-F]{1,8})h?)\Z")
 _BYTES = re.compile(r"(?:(?:'.'|(?:0x)?[0-9a-fA-F]{1,2})(?:[ \t]+|\Z)){1,4}\Z")
 _CONDITION = re.compile(
-    r"(?:==|!=)\s*(?:0x(?P<hex>[0-9a-fA-F]{7,8})(?![0-9a-fA-F])|'(?P<text>.{1,4})')"
+    r"(?:[=!]?=)\s*(?:0x(?P<hex>[0-9a-fA-F]{7,8})|(?P<bare>[0-9a-fA-F]{8})|'(?P<text>.{1,4})')"
+    r"(?![0-9a-zA-Z_`])"
 )
+_CONDITION_BEFORE = re.compile(
+    r"(?:\b0x(?P<hex>[0-9a-fA-F]{7,8})|(?<![\w!@`])(?P<bare>[0-9a-fA-F]{8})|'(?P<text>[^']{1,4})')"
+    r"\s{0,4}[=!]?=(?=\s{0,4}[(@p])"
+)
+_PLAIN_ADDRESS = re.compile(rf"(?:0x)?{ADDRESS}\Z")
 _BREAKPOINT = re.compile(
-    r"[ \t]*b[pmu][0-9]{0,4}[ \t]+(?:/\w+[ \t]+)*(?P<where>[\w!.$@+*]{1,120})", re.IGNORECASE
+    r"[ \t]*(?:b[pmu][0-9]{0,4}|ba[0-9]{0,4}[ \t]+e[ \t]*1)[ \t]+(?:/\w+[ \t]+)*"
+    r"(?P<where>[\w!.$@+*`]{1,120})",
+    re.IGNORECASE,
 )
 
 
@@ -138,16 +146,29 @@ class TagBreakpoint:
     tag: PoolTag
     line: int
 
+    def stops_at(self, symbol: Optional[str], address: Optional[int]) -> bool:
+        """Whether a stop is this breakpoint's: at its function, named with its module or not."""
+        where = self.where.lower()
+        if _PLAIN_ADDRESS.match(where):
+            return parse_address(where) == address
+        function = (symbol or "").partition("+")[0].lower()
+        return function == where or ("!" not in where and function.endswith("!" + where))
+
 
 def tag_breakpoint(command: str, line: int) -> Optional[TagBreakpoint]:
     """The breakpoint that a command sets, if its condition compares a pool tag."""
     found = _BREAKPOINT.match(command)
-    condition = _CONDITION.search(command) if found else None
-    if found is None or condition is None:
+    if found is None:
         return None
-    if condition["hex"]:
-        value = int(condition["hex"], 16)
+    behind = found.end()
+    condition = _CONDITION.search(command, behind) or _CONDITION_BEFORE.search(command, behind)
+    if condition is None:
+        return None
+    if condition["hex"] or condition["bare"]:
+        value = int(condition["hex"] or condition["bare"], 16)
     else:
         value = int.from_bytes(condition["text"].encode("latin-1", "replace"), "big")
     value &= ~PROTECTED_POOL
+    if condition["bare"] and not all(0x20 <= byte < 0x7F for byte in PoolTag(value).raw):
+        return None  # any number; a tag without 0x must at least read as one
     return TagBreakpoint(found["where"], PoolTag(value), line) if value else None
