@@ -100,6 +100,12 @@ def exit_code_of(logs: Sequence[LogContents]) -> ExitCode:
     Raises:
         TargetError: nothing was found in any of them.
     """
+    if not any(line.text.strip() for one in logs for line in one.log.lines):
+        raise TargetError(
+            f"reading {', '.join(one.name for one in logs)}",
+            "there is no text in it",
+            "ask for the log again; .logopen writes one, and .logclose completes it",
+        )
     if all(one.empty for one in logs):
         raise TargetError(
             f"reading {', '.join(one.name for one in logs)}",

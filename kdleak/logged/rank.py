@@ -18,6 +18,9 @@ _MANY_WENT_BACK = 0.25
 _FEW_TAGS = 3
 """Counters below which that part means nothing: one alone may have wrapped at 2**32."""
 
+_ROWS_THAT_MOVE = 5
+"""Rows of which at least one changes while a machine runs."""
+
 
 @dataclass(frozen=True)
 class LoggedRank:
@@ -123,6 +126,12 @@ def _by_growth(
         gaps.append(
             f"{_tags(left_out)} left out: not in all of the lists, and where they are missing "
             "the list may be a part"
+        )
+    same = compared[0].snapshot.rows == compared[-1].snapshot.rows
+    if same and len(rows) >= _ROWS_THAT_MOVE and seconds is None:
+        gaps.append(
+            "the first and the last list hold the same figures: it is one log twice, or the "
+            "target did not run in between"
         )
     suspect, reason = _pick(rows, len(compared), seconds)
     return LoggedRank(

@@ -254,7 +254,7 @@ def test_nothing_in_it(in_process, tmp_path, text):
     file.write_text(text)
     code, _, err = in_process("parse", file)
     assert code == 3
-    assert "nothing in it is known here" in err
+    assert ("nothing in it is known here" if text.strip() else "there is no text in it") in err
     assert err.count("\n") == 1
 
 
@@ -308,6 +308,28 @@ def test_rank_of_one_log(in_process):
     assert "it shows no list of them" in err
     code, _, err = in_process("rank", "--log", sample(3), "--explain")
     assert code == 2
+
+
+def test_rank_says_what_became_of_the_list(in_process, tmp_path):
+    def said(text):
+        file = tmp_path / "asked.txt"
+        file.write_text(text, "utf-8")
+        code, _, err = in_process("rank", "--log", file)
+        assert code == 3
+        return " ".join(err.split())
+
+    assert "!poolused failed. The debugger has no !poolused command" in said(
+        "0: kd> !poolused 2\nNo export poolused found\n"
+    )
+    assert "!poolused is there, but printed none" in said("0: kd> !poolused 2\n0: kd> g\n")
+    titles = " Tag   Size  Allocs   Size  Allocs\n"
+    assert "line 1 looks like one, but the columns" in said("0: kd> !poolused\n\n" + titles)
+
+
+def test_rank_of_one_log_twice(in_process):
+    code, out, _ = in_process("rank", "--log", sample(85), "--log", sample(85))
+    assert code == 4
+    assert "it is one log twice" in " ".join(out.split())
 
 
 def test_rank_of_logs_in_the_wrong_order(in_process, tmp_path):
