@@ -243,7 +243,7 @@ import sys, time
 from kdleak.engine.channels.kd import open_kd
 from kdleak.errors import LinkLost
 channel = open_kd(sys.argv[1], kd=sys.argv[2], symbol_path=sys.argv[3])
-print(channel.where, type(channel._process._way).__name__)
+print(channel.where, type(channel._talk.process._way).__name__)
 channel.execute(".reload")
 channel.execute("ed nt!PoolHitTag 'kaeL'")
 for _ in range(5):
@@ -254,7 +254,7 @@ channel.execute("ed nt!PoolHitTag 0xffffff0f")
 assert channel.resume(0.5).running
 began = time.monotonic()
 assert "you pressed either" in channel.interrupt(20.0).text
-channel._process.end()
+channel._talk.process.end()
 try:
     channel.execute("r")
 except LinkLost:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kdleak.engine.channels import kd_channel
+from kdleak.engine.channels import kd_channel, kd_conversation
 from kdleak.engine.channels.base import DUMP, LIVE_KERNEL, LOCAL_KERNEL
 from kdleak.engine.channels.kd import open_kd
 from kdleak.engine.channels.kd_channel import KdChannel
@@ -77,7 +77,8 @@ def bench(tmp_path, monkeypatch):
         ("_LEAVE_SECONDS", 2.0),
         ("_ASK_AGAIN", 0.3),
     ):
-        monkeypatch.setattr(kd_channel, name, seconds)
+        module = kd_channel if hasattr(kd_channel, name) else kd_conversation
+        monkeypatch.setattr(module, name, seconds)
     bench = Bench(tmp_path)
     yield bench
     bench.close()
@@ -85,7 +86,7 @@ def bench(tmp_path, monkeypatch):
 
 def settled(channel):
     """Absorb the break-in that may follow an attach, so that plans work from the first resume."""
-    channel._break_owed = False
+    channel._talk.break_owed = False
     return channel
 
 
@@ -201,7 +202,7 @@ def test_a_debugger_that_dies(bench):
 
 
 def test_output_that_keeps_coming_gives_more_time(bench, monkeypatch):
-    monkeypatch.setattr(kd_channel, "_COMMAND_SECONDS", 0.5)
+    monkeypatch.setattr(kd_channel, "seconds_for", lambda command: 0.5)
     channel = bench.open()
     assert channel.execute("drip 20") == 20 * "." + "\n"
     with pytest.raises(LinkLost):
@@ -209,8 +210,8 @@ def test_output_that_keeps_coming_gives_more_time(bench, monkeypatch):
 
 
 def test_endless_output_comes_to_an_end(bench, monkeypatch):
-    monkeypatch.setattr(kd_channel, "_COMMAND_SECONDS", 0.2)
-    monkeypatch.setattr(kd_channel, "_STRETCH", 3)
+    monkeypatch.setattr(kd_channel, "seconds_for", lambda command: 0.2)
+    monkeypatch.setattr(kd_conversation, "_STRETCH", 3)
     channel = bench.open()
     began = time.monotonic()
     with pytest.raises(LinkLost):
@@ -506,7 +507,7 @@ def test_ctrl_c_at_the_terminal_does_not_reach_the_debugger(bench):
 @pytest.fixture
 def program(tmp_path, monkeypatch):
     """A kd on this machine: the fake, as a program that takes kd's arguments."""
-    monkeypatch.setattr(kd_channel, "_SURPLUS_SECONDS", 0.1)
+    monkeypatch.setattr(kd_conversation, "_SURPLUS_SECONDS", 0.1)
     path = tmp_path / "kd"
     path.write_text(f'#!/bin/sh\nexec {sys.executable} -IS {FAKE} {tmp_path}/diary $MODE "$@"\n')
     path.chmod(0o755)
