@@ -28,7 +28,7 @@ _SCAN = re.compile(
 Strings in the lists of ``kp`` are stepped over: they may hold brackets."""
 
 _MODULE = re.compile(r"<?[^\s!:()`\"'=,+<>\[\]]+>?\Z")
-_NAME = re.compile(r"[\w?@$~:<>*&.\-,`'=/]*\w[\w?@$~:<>*&.\-,`'=/]*\Z")
+_NAME = re.compile(r"(?=[?@$~:<>*&.\-,`'=/]*\w)[\w?@$~:<>*&.\-,`'=/]+\Z")
 _ADDRESS = re.compile(
     r"0x(?P<digits>[0-9a-fA-F]{1,8}\\?[`'][0-9a-fA-F]{8}|[0-9a-fA-F]{1,16})\Z"
     r"|(?P<bare>[0-9a-fA-F]{8}\\?[`'][0-9a-fA-F]{8}|[0-9a-fA-F]{16}|[0-9a-fA-F]{8})\Z"

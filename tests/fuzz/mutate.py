@@ -19,7 +19,7 @@ from kdleak.dialect.source import Line, decode
 from tests.fuzz.mutations import mutate
 from tests.fuzz.parsers import Subject, cpu_seconds, find_subjects, lines_to_try
 
-CORPUS = Path(__file__).parents[1] / "corpus"
+CORPORA = [Path(__file__).parents[1] / name for name in ("corpus", "corpus_tables", "corpus_own")]
 FAILURES = Path(__file__).parent / "failures"
 
 SECONDS_PER_KILOBYTE = 0.01
@@ -43,8 +43,9 @@ class Failure:
 
 
 def corpus_texts() -> Tuple[str, ...]:
-    """Every text of the corpus."""
-    return tuple(decode(path.read_bytes()) for path in sorted(CORPUS.glob("*.txt")))
+    """Every text of the three corpora."""
+    paths = [path for folder in CORPORA for path in sorted(folder.glob("*.txt"))]
+    return tuple(decode(path.read_bytes()) for path in paths)
 
 
 def try_text(text: str, subjects: Sequence[Subject]) -> Optional[Failure]:
