@@ -7,6 +7,7 @@ WinDbg, from kd.exe, from a binding in a child process, or from a recorded sessi
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 from types import TracebackType
@@ -308,7 +309,14 @@ class DbgEngEngine:
             return self._stop
         self._require_live("stopping the target")
         self._left()
-        self._take_stop(self.channel.interrupt(timeout))
+        try:
+            resumed = self.channel.interrupt(timeout)
+        except TargetRestarted:  # a channel that attached anew has seen that by itself
+            self._forget_boot()
+            with contextlib.suppress(TargetError):
+                self._identified = identify(self.channel)
+            raise
+        self._take_stop(resumed)
         self._expect_surplus()
         return self._stop
 
@@ -388,15 +396,20 @@ class DbgEngEngine:
         before, self._identified = self._identified, identify(self.channel)
         if not self._identified.rebooted_since(before):
             return
-        self._symbols.forget()
-        self._stacks.forget_names()
-        self._cache.clear()
+        self._forget_boot()
         self._stop = Stop(StopKind.BREAK_IN, at=now, detail="the target restarted")
         raise TargetRestarted(
             f"waiting for {self.where}",
             "the target went away and came back with another boot",
             "what was changed in it is gone; run the command again",
         )
+
+    def _forget_boot(self) -> None:
+        """Nothing that was known of the target's memory holds any longer."""
+        self._symbols.forget()
+        self._stacks.forget_names()
+        self._cache.clear()
+        self._break_in = BreakInPlace(frozenset())  # learned again by reload
 
     def _park(self) -> Stop:
         """The wait is over and the channel had to stop the target to say so."""

@@ -463,6 +463,26 @@ def test_restart_of_the_target():
     assert opened.stop.kind is StopKind.BREAK_IN
 
 
+def test_restart_that_the_channel_saw_when_it_attached_anew(monkeypatch):
+    opened, debugger = engine()
+    opened.symbol("nt!PoolHitTag")
+    assert opened.resume(1).kind is StopKind.STILL_RUNNING
+
+    def attach_anew(timeout):
+        debugger.running = False
+        debugger.base = DRIVER
+        raise TargetRestarted("attaching anew", "the target was started anew meanwhile")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(debugger, "interrupt", attach_anew)
+        with pytest.raises(TargetRestarted):
+            opened.interrupt()
+    assert opened.target.kernel_base == DRIVER
+    opened.interrupt()
+    opened.symbol("nt!PoolHitTag")
+    assert debugger.asked[-1] == "? @@masm(nt!PoolHitTag)", "an old address was kept"
+
+
 def test_a_new_connection_to_the_same_boot_is_no_restart():
     opened, debugger = engine()
     text = "Waiting to reconnect...\nConnected to Windows 10 22621 x64 target at (Mon)\n"
