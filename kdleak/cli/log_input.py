@@ -117,7 +117,8 @@ def _take(stream: BinaryIO, file: str, megabytes: int) -> bytes:
 def _refuse_other_than_text(data: bytes, file: str) -> None:
     why = next((words for magic, words in _KNOWN if data.startswith(magic)), "")
     if not why:
-        text = decode(data)
+        # A log whose machine or disk stopped ends in zeros.
+        text = decode(data.rstrip(b"\0") or data)
         controls = sum(
             (char < " " or "\x7f" <= char <= "\x9f") and char not in _HARMLESS for char in text
         )

@@ -25,6 +25,12 @@ from kdleak.tags import PoolTag
 
 _Found = TypeVar("_Found")
 
+_LONGEST_LINE = 4000
+"""More than any output of a debugger has in one line."""
+
+_LONGEST_NOTICE = 400
+"""A longer line that begins like one holds other output too: the ends of its lines were lost."""
+
 _REMARK = re.compile(r"[ \t]*(?:#+[ \t]*[^\s#]|//|rem\b|\[[A-Za-z][^\[\]]*\][ \t]*\Z)")
 _NOTICE = re.compile(
     r"[ \t]*(?:Microsoft \(R\) Windows Debugger|Copyright \(c\) Microsoft|Opened |"
@@ -135,7 +141,19 @@ def parse_log(source: Source) -> DebuggerLog:
     lines = undecorate(source)
     walker = _Walker(lines)
     walker.walk()
-    return DebuggerLog(lines, tuple(walker.events), assemble(walker.events), tuple(walker.unparsed))
+    unparsed = (*walker.unparsed, *_run_together(lines, walker.unparsed))
+    return DebuggerLog(lines, tuple(walker.events), assemble(walker.events), unparsed)
+
+
+def _run_together(lines: Sequence[Line], known: Sequence[Unparsed]) -> List[Unparsed]:
+    """Lines so long that a reader can only have taken their beginning."""
+    said = {entry.line for entry in known}
+    why = "the ends of lines were lost: only its beginning was read"
+    return [
+        Unparsed(line.number, line.text, why)
+        for line in lines
+        if len(line.text) > _LONGEST_LINE and line.number not in said
+    ]
 
 
 class _Walker:
@@ -245,7 +263,7 @@ class _Walker:
     def _kind_of(self, text: str) -> TextKind:
         if _REMARK.match(text):
             return TextKind.REMARK
-        if _NOTICE.match(text) or is_gap(text):
+        if len(text) <= _LONGEST_NOTICE and (_NOTICE.match(text) or is_gap(text)):
             return TextKind.NOTICE
         if self._command and text.strip() == self._command:
             return TextKind.NOTICE  # some hosts echo what was typed

@@ -21,6 +21,12 @@ _HEADER = re.compile(
 )
 _LONGEST_HEADER = 240
 
+_TITLES = (
+    ["Tag", "Allocs", "Used", "Allocs"],
+    ["Tag", "Allocs", "Frees", "Diff", "Used", "Allocs", "Frees", "Diff"],
+)
+"""Of both kinds of tables, without the last word."""
+
 _OLD_WIDTH = 9
 """Width of the old layout's second number column; the new one's is 13."""
 
@@ -108,6 +114,12 @@ def read_header(text: str, *, pool_used_above: bool = False) -> Optional[Header]
     else:
         layout = Layout.NEW
     return Header(layout, found.start("tag"), ends, collapsed)
+
+
+def is_cut_header(text: str) -> bool:
+    """Whether a line is the beginning of the titles; at the end of a text they were cut."""
+    words = text[:_LONGEST_HEADER].split()
+    return len(words) > 1 and any(words == titles[: len(words)] for titles in _TITLES)
 
 
 class RowReader:

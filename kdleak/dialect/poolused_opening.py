@@ -6,7 +6,7 @@ import re
 from typing import List, Optional, Sequence
 
 from kdleak.dialect.fields import is_gap, is_preamble
-from kdleak.dialect.poolused_columns import Header, read_header
+from kdleak.dialect.poolused_columns import Header, is_cut_header, read_header
 from kdleak.dialect.poolused_refusal import why_foreign
 from kdleak.dialect.poolused_table import Sort
 from kdleak.dialect.prompt import is_prompt
@@ -17,6 +17,8 @@ _PREAMBLE_LINES = 60
 """Lines between a command and its header that are looked at; the longest seen has 14."""
 
 NO_TABLE = "no table follows"
+
+CUT = "cut inside the column titles"
 
 _SORTING = re.compile(r"\s*Sorting by\s+(?P<by>\S.{0,60}?)\s*\Z")
 _SORTS = {
@@ -100,6 +102,9 @@ class Opening:
             if not text.strip():
                 continue
             self.header = read_header(text, pool_used_above=self._pool_used)
+            if at + 1 == len(self.lines) and is_cut_header(text):
+                self.rejected, self.end = CUT, at + 1
+                return
             self.rejected = "" if self.header else why_foreign(text)
             if self.header or self.rejected:
                 self.end = at + 1
@@ -112,7 +117,8 @@ class Opening:
         # No header: lines that were not understood are left to other readers.
         if not self.errors:
             self.rejected = NO_TABLE
-            self.end = self.first + 1
+            if self._unknown:
+                self.end = self.first + 1
 
     def _begins_next(self, text: str) -> bool:
         """Whether a line stands here for the second time: another list begins."""

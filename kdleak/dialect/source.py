@@ -47,18 +47,23 @@ Source = Union[str, Sequence[Line]]
 def decode(data: bytes) -> str:
     """Bytes of a log file to text: UTF-8 or UTF-16LE (WinDbg's own logs), with or without a mark.
 
-    Bytes that are no text become U+FFFD; nothing is dropped, nothing raises.
+    Bytes that are no text become U+FFFD; only half a UTF-16 character at the end of a log that
+    was cut is dropped. Nothing raises.
     """
     if data.startswith(b"\xff\xfe"):
-        return data[2:].decode("utf-16-le", errors="replace")
+        return _utf_16(data[2:], "utf-16-le")
     if data.startswith(b"\xfe\xff"):
-        return data[2:].decode("utf-16-be", errors="replace")
+        return _utf_16(data[2:], "utf-16-be")
     if data.startswith(b"\xef\xbb\xbf"):
         data = data[3:]
-    head = data[:4096]
+    head = data[:4096].rstrip(b"\0")  # a crash can leave zeros behind the text
     if len(head) >= 4 and head[1::2].count(0) * 4 >= len(head[1::2]) * 3:
-        return data.decode("utf-16-le", errors="replace")
+        return _utf_16(data, "utf-16-le")
     return data.decode("utf-8", errors="replace")
+
+
+def _utf_16(data: bytes, order: str) -> str:
+    return data[: len(data) // 2 * 2].decode(order, errors="replace")
 
 
 def split_lines(text: str) -> Tuple[Line, ...]:

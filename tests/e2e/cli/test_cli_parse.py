@@ -332,6 +332,36 @@ def test_rank_of_one_log_twice(in_process):
     assert "it is one log twice" in " ".join(out.split())
 
 
+def test_a_log_that_ends_in_zeros(in_process, tmp_path):
+    file = tmp_path / "crashed.log"
+    file.write_bytes(sample(8).read_bytes() + bytes(8192))
+    code, out, _ = in_process("parse", file)
+    assert code == 0
+    assert "Wisp" in out
+
+
+def test_utf_16_cut_inside_the_titles(in_process, tmp_path):
+    whole = sample(8).read_text("utf-8").split("Used")[0] + "Used"
+    file = tmp_path / "cut.log"
+    file.write_bytes(("\N{BYTE ORDER MARK}" + whole).encode("utf-16-le") + b"A")
+    code, out, _ = in_process("parse", file)
+    assert code == 4
+    assert "refused: line 1: cut inside the column titles" in out
+    assert "\N{REPLACEMENT CHARACTER}" not in out
+
+
+def test_lines_run_together_are_not_passed_over(in_process, tmp_path):
+    file = tmp_path / "joined.log"
+    file.write_text("Opened log file 'x' " + " ".join(SESSION.read_text("utf-8").split()), "utf-8")
+    code, out, _ = in_process("parse", file)
+    assert code == 4
+    assert "the ends of lines were lost" in out
+    file.write_text("Opened log file 'x' " + "0: kd> !poolused 2 Leak 12 " * 20, "utf-8")
+    code, out, _ = in_process("parse", file)
+    assert code == 3
+    assert "1 line.\n" in out
+
+
 def test_rank_of_logs_in_the_wrong_order(in_process, tmp_path):
     code, out, _ = in_process("rank", "--log", sample(84), "--log", sample(85))
     assert code == 4
