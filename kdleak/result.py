@@ -27,6 +27,10 @@ NO_STACK = Stack(())
 # --- what was changed in the target ------------------------------------------------------------
 
 
+REPLAYED = "replayed, no target was touched; in the recording: "
+"""What the safety line of a replay begins with."""
+
+
 class DisarmStatus(enum.Enum):
     """Whether nt!PoolHitTag is known to hold its original value again."""
 
@@ -50,6 +54,7 @@ class DisarmState:
         why: what stands in the way, or why nothing was needed; "" when CONFIRMED.
         repair: exact WinDbg and kdleak commands that put it right, in order.
         remarks: anything else worth a line (a journal file that could not be removed, ...).
+        replayed: it is about a recorded session, as it ended then.
     """
 
     status: DisarmStatus
@@ -58,6 +63,7 @@ class DisarmState:
     why: str = ""
     repair: Tuple[str, ...] = ()
     remarks: Tuple[str, ...] = ()
+    replayed: bool = False
 
     @property
     def safe(self) -> bool:
@@ -66,6 +72,9 @@ class DisarmState:
 
     def sentence(self) -> str:
         """The safety line: always the last line of a live hunt's report."""
+        return f"{REPLAYED if self.replayed else ''}{self._outcome()}"
+
+    def _outcome(self) -> str:
         if self.status is DisarmStatus.CONFIRMED:
             return f"disarmed: nt!PoolHitTag is back at 0x{self.value or 0:08x} (read back)."
         if self.status is DisarmStatus.NOT_NEEDED:

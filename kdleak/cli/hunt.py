@@ -19,6 +19,7 @@ from kdleak.cli.target_options import (
     TargetOptions,
     choose_target,
     target_options,
+    tell_ignored,
 )
 from kdleak.engine.blocks import block_finder
 from kdleak.errors import ExitCode, KdleakError
@@ -29,7 +30,7 @@ from kdleak.report.json_report import hunt_json
 from kdleak.report.text import render_hunt
 from kdleak.result import HuntResult, RankBy
 from kdleak.tags import PoolTag
-from kdleak.windbg.recording import Memory
+from kdleak.windbg.recording import Memory, as_replayed
 
 
 @click.command("hunt")
@@ -142,6 +143,9 @@ def command(
         console.print_result(explain(options))
         return ExitCode.DONE
     if target.replay is not None and not is_recording(target.replay):
+        if target.names_a_target:
+            choose_target(target)  # says that these do not go together
+        tell_ignored(console.narrate)
         # A log of somebody's own hunt: what it shows, as far as it shows it.
         return show_logs([str(target.replay)], top=top, as_json=as_json, output=output, force=force)
     console.refuse_overwrite(output, force=force)
@@ -192,9 +196,13 @@ def run_hunt(choice: TargetChoice, options: HuntOptions, *, overwrite: bool = Fa
             journal=session.journal,
             block_finder_factory=block_finder,
             clock=session.clock,
+            wall_clock=session.wall_clock,
+            sleep=session.sleep,
             narrate=view.narrate,
             progress=view,
         )
+        if session.replayed:
+            result = replace(result, disarm=as_replayed(result.disarm))
         # A link that could not be got back to disarm is not worth another wait.
         session.leave_stopped = result.leave_stopped or not result.disarm.safe
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Optional
 
 import click
@@ -13,7 +14,7 @@ from kdleak.errors import ExitCode
 from kdleak.report.json_report import restore_json
 from kdleak.report.text import render_restore
 from kdleak.restore import restore
-from kdleak.windbg.recording import Memory
+from kdleak.windbg.recording import Memory, as_replayed
 
 
 def _value(ctx: click.Context, param: click.Parameter, value: Optional[str]) -> Optional[int]:
@@ -65,6 +66,8 @@ def command(
             narrate=view.narrate,
         )
         session.leave_stopped = result.leave_stopped
+        if session.replayed:
+            result = replace(result, state=as_replayed(result.state))
     console.print_result(
         restore_json(result)
         if as_json

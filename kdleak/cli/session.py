@@ -5,16 +5,23 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable, Iterator, Optional
 
-from kdleak.cli.target_options import TargetChoice, attach
+from kdleak.cli.target_options import TargetChoice, attach, tell_ignored
 from kdleak.errors import ForeignStop
 from kdleak.interrupt_guard import InterruptGuard
 from kdleak.journal import Journal
 from kdleak.model import StopKind
-from kdleak.windbg.recording import Memory, clock_of, recall, restore_journal
+from kdleak.windbg.recording import (
+    Memory,
+    clock_of,
+    recall,
+    restore_journal,
+    without_sleep,
+)
 from kdleak.windbg.session import LiveEngine, channel_remarks, recorded_options
 
 
@@ -28,17 +35,28 @@ class Session:
         memory: what the command is asked to do; of a replay, what it was when it was recorded.
         leave_stopped: set when the target stopped for a reason of its own and its user must
             find it as it is.
+        replayed: this is a recorded session.
     """
 
     engine: LiveEngine
     journal: Journal
     memory: Memory
     leave_stopped: bool = False
+    replayed: bool = False
 
     @property
     def clock(self) -> Callable[[], float]:
         """What everything above the engine goes by, seconds."""
         return clock_of(self.engine)
+
+    def wall_clock(self) -> float:
+        """Seconds since 1970; of a replay, when it was recorded, where the recording says so."""
+        recorded = self.memory.started_at if self.replayed else None
+        return recorded if recorded is not None else time.time()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for a lost link; not in a replay."""
+        (without_sleep if self.replayed else time.sleep)(seconds)
 
 
 @contextlib.contextmanager
@@ -54,15 +72,18 @@ def attached(
     """
     journal = Journal.default()
     request = replace(choice.request, memory=memory, journal=journal)
-    session = Session(attach(replace(choice, request=request), narrate), journal, memory)
-    engine = session.engine
+    replayed = request.replay is not None
+    if replayed:
+        tell_ignored(narrate)
+    engine = attach(replace(choice, request=request), narrate)
+    session = Session(engine, journal, memory, replayed=replayed)
     temporary: Optional[Path] = None
     try:
-        narrate(f"attached: {engine.target.description}")
+        narrate(f"{'recorded' if replayed else 'attached'}: {engine.target.description}")
         if choice.verbose:
             for remark in engine.remarks:
                 narrate(remark)
-        if request.replay is not None:
+        if replayed:
             # A recording is no target: what is "written" to it must not look like one to restore.
             temporary = Path(tempfile.mkdtemp(prefix="kdleak-replay-"))
             recorded = recorded_options(getattr(engine, "channel", None))

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, Callable, List, Optional, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from kdleak.errors import MissingDependency, UsageError
+from kdleak.windbg.recording import ignored_by_replay
 from kdleak.windbg.session import (
     CHANNELS,
     KEY_VARIABLE,
@@ -76,6 +78,11 @@ class TargetOptions:
     kb: bool = False
     record: Optional[Path] = None
     replay: Optional[Path] = None
+
+    @property
+    def names_a_target(self) -> bool:
+        """Whether anything was given that only a target or its debugger has."""
+        return any((self.connection, self.engine, self.kd, self.python, self.record))
 
 
 @dataclass(frozen=True)
@@ -167,6 +174,25 @@ def target_options(function: _Function) -> Callable[..., Any]:
     for option in reversed(options):
         wrapped = option(wrapped)
     return wrapped
+
+
+_HEEDED = {"replay", "verbose", "top", "as_json", "output", "force", "explain_only"}
+"""Options that make a difference to a replay."""
+
+
+def tell_ignored(narrate: Callable[[str], None]) -> None:
+    """Name the options of the command line that make no difference to a replay."""
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        given = (
+            parameter.opts[0]
+            for parameter in context.command.params
+            if parameter.name is not None
+            and parameter.name not in _HEEDED
+            and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+        )
+        for sentence in ignored_by_replay(given):
+            narrate(sentence)
 
 
 def choose_target(given: TargetOptions) -> TargetChoice:

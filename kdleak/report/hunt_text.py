@@ -45,7 +45,11 @@ def render_hunt(
     """
     page = Page(width, style)
     tag = f"'{result.tag}'" if result.tag is not None else "no tag"
-    page.line(f"Hunt of {tag} in {result.where} ({target_words(result.target)}, {result.engine})")
+    replayed = result.disarm.replayed
+    page.line(
+        f"{'Replayed hunt' if replayed else 'Hunt'} of {tag} in {result.where} "
+        f"({target_words(result.target)}, {result.engine})"
+    )
     page.heading("Verdict")
     for index, sentence in enumerate(result.verdict):
         accusation = index == 0 and result.accused is not None
@@ -69,7 +73,7 @@ def render_hunt(
     if result.change is not None:
         change = result.change
         back = "and back" if result.disarm.status is DisarmStatus.CONFIRMED else "see below"
-        page.heading("Changed in the target")
+        page.heading(f"Changed in the target{', as recorded' if replayed else ''}")
         page.paragraph(
             f"{SYMBOL} at {format_address(change.address)}: 0x{change.original:08x} to "
             f"0x{change.armed:08x} ({result.tag}), {change.times_armed} "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Callable, Optional, Sequence, Tuple
 
@@ -19,7 +20,7 @@ from kdleak.windbg.dml import Link, hunt_links
 from kdleak.windbg.job import Job, Opener
 from kdleak.windbg.options import Request, parse_hunt
 from kdleak.windbg.output import Output, Progress
-from kdleak.windbg.recording import clock_of
+from kdleak.windbg.recording import as_replayed, clock_of
 from kdleak.windbg.session import LiveEngine
 
 WIDTH = 100
@@ -65,15 +66,18 @@ class HuntJob(Job[HuntResult]):
 
     def operate(self, engine: Engine, request: Request, journal: Journal) -> HuntResult:
         """See ``Job``."""
-        return self._hunter(
+        result = self._hunter(
             engine,
             request.hunt or HuntOptions(),
             journal=journal,
             block_finder_factory=self._finder,
             clock=clock_of(engine),
+            wall_clock=self.wall_clock,
+            sleep=self.sleep,
             narrate=self.output.narrate,
             progress=Progress(self.output.narrate),
         )
+        return replace(result, disarm=as_replayed(result.disarm)) if self.replaying else result
 
     def text(self, result: HuntResult, request: Request) -> Tuple[str, Tuple[Link, ...]]:
         """See ``Job``."""
@@ -89,10 +93,13 @@ class HuntJob(Job[HuntResult]):
             return result.disarm.sentence()
         failure = self._failure
         if isinstance(failure, DisarmNotConfirmed):
-            return _NOT_CONFIRMED(why=failure.came_back.rstrip(".")).sentence()
+            return self._told(_NOT_CONFIRMED(why=failure.came_back.rstrip(".")))
         if self.engine is not None and not isinstance(failure, KdleakError) and self._left_over():
-            return _NOT_CONFIRMED(why="the journal still has an entry for it").sentence()
-        return DisarmState(DisarmStatus.NOT_NEEDED).sentence()
+            return self._told(_NOT_CONFIRMED(why="the journal still has an entry for it"))
+        return self._told(DisarmState(DisarmStatus.NOT_NEEDED))
+
+    def _told(self, state: DisarmState) -> str:
+        return (as_replayed(state) if self.replaying else state).sentence()
 
     def _left_over(self) -> bool:
         """Whether the journal has an open entry for this target."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 import traceback
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from kdleak.report.result_file import refuse_overwrite, write_file
 from kdleak.windbg.dml import Link
 from kdleak.windbg.options import HelpAsked, Request, wants_trace
 from kdleak.windbg.output import Output
-from kdleak.windbg.recording import recall, restore_journal
+from kdleak.windbg.recording import ignored_by_replay, recall, restore_journal, without_sleep
 from kdleak.windbg.session import (
     LiveEngine,
     SessionRequest,
@@ -73,6 +74,7 @@ class Job(Generic[_Result]):
         self._opener = opener if opener is not None else open_engine
         self.journal = journal
         self._temporary: Optional[Path] = None
+        self._recorded_at: Optional[float] = None
         self._failure: Optional[BaseException] = None
         self._trace = False
         self._code = ExitCode.DONE
@@ -113,6 +115,21 @@ class Job(Generic[_Result]):
     def leave_stopped(self, result: _Result) -> bool:
         """Whether the target has to stay as it is, for its user."""
         raise NotImplementedError
+
+    # --- what differs in a replay
+
+    @property
+    def replaying(self) -> bool:
+        """Whether this is a recorded session."""
+        return self.request is not None and self.request.session.replay is not None
+
+    def wall_clock(self) -> float:
+        """Seconds since 1970; of a replay, when it was recorded, where the recording says so."""
+        return self._recorded_at if self._recorded_at is not None else time.time()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for a lost link; not in a replay."""
+        (without_sleep if self.replaying else time.sleep)(seconds)
 
     # --- from start to end
 
@@ -158,10 +175,13 @@ class Job(Generic[_Result]):
         if self.journal is None:
             self.journal = Journal.default()
         session = replace(request.session, journal=self.journal)
+        for sentence in ignored_by_replay(request.ignored):
+            self.output.narrate(sentence)
         engine = self.engine = self._opener(session, self.output.narrate)
         if session.replay is not None:
             request = self.request = self._recall(engine, request)
-        self.output.narrate(f"attached: {engine.target.description} ({engine.name})")
+        words = "recorded" if self.replaying else "attached"
+        self.output.narrate(f"{words}: {engine.target.description} ({engine.name})")
         if request.verbose:
             self._narrate_remarks(engine)
         self.result = self.operate(engine, request, self.journal)
@@ -176,6 +196,7 @@ class Job(Generic[_Result]):
         memory = recall(recorded, wanted.command) if wanted is not None else None
         if memory is None:
             return request
+        self._recorded_at = memory.started_at
         return replace(request, hunt=memory.hunt, rank=memory.rank, value=memory.value)
 
     def _narrate_remarks(self, engine: LiveEngine) -> None:

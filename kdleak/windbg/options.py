@@ -6,7 +6,7 @@ import argparse
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Optional, Sequence
+from typing import Any, NoReturn, Optional, Sequence, Tuple
 
 from kdleak.errors import UsageError
 from kdleak.hunt_options import HuntOptions, RankOptions
@@ -40,6 +40,7 @@ class Request:
         hunt: how to hunt; None for another command.
         rank: how to rank; None for another command.
         value: 32-bit value to write when the journal knows none.
+        ignored: names of options that were given and make no difference to a replay.
     """
 
     session: SessionRequest
@@ -52,6 +53,7 @@ class Request:
     hunt: Optional[HuntOptions] = None
     rank: Optional[RankOptions] = None
     value: Optional[int] = None
+    ignored: Tuple[str, ...] = ()
 
 
 class _Parser(argparse.ArgumentParser):
@@ -124,7 +126,7 @@ def parse_hunt(arguments: Sequence[str]) -> Request:
         hits_per_second=None if given.full_speed else given.hits_per_second,
     )
     options.check()
-    return _request("hunt", given, hunt=options)
+    return _request("hunt", parser, given, hunt=options)
 
 
 def parse_rank(arguments: Sequence[str]) -> Request:
@@ -146,7 +148,7 @@ def parse_rank(arguments: Sequence[str]) -> Request:
     given = parser.parse_args(list(arguments))
     options = _ranking(given, pool=_POOLS[given.pool])
     options.check()
-    return _request("rank", given, rank=options)
+    return _request("rank", parser, given, rank=options)
 
 
 def parse_restore(arguments: Sequence[str]) -> Request:
@@ -169,7 +171,7 @@ def parse_restore(arguments: Sequence[str]) -> Request:
     _add_result(parser, top=None)
     _add_session(parser)
     given = parser.parse_args(list(arguments))
-    return _request("restore", given, value=given.value)
+    return _request("restore", parser, given, value=given.value)
 
 
 def wants_trace(arguments: Sequence[str]) -> bool:
@@ -256,6 +258,7 @@ def _ranking(given: argparse.Namespace, pool: Optional[Pool]) -> RankOptions:
 
 def _request(
     command: str,
+    parser: argparse.ArgumentParser,
     given: argparse.Namespace,
     *,
     hunt: Optional[HuntOptions] = None,
@@ -288,6 +291,19 @@ def _request(
         hunt=hunt,
         rank=rank,
         value=value,
+        ignored=_ignored(parser, given) if given.replay is not None else (),
+    )
+
+
+_HEEDED = {"replay", "json", "force", "explain", "top", "verbose", "debug"}
+"""Options that make a difference to a replay."""
+
+
+def _ignored(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Tuple[str, ...]:
+    return tuple(
+        {"connection": "-k", "symbol_path": "-y"}.get(name, "--" + name.replace("_", "-"))
+        for name, value in vars(given).items()
+        if name not in _HEEDED and value != parser.get_default(name)
     )
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Tuple
 
 from kdleak.engine.base import Engine
 from kdleak.errors import JournalError, UsageError
@@ -18,11 +18,12 @@ from kdleak.hunt_options import HuntOptions, RankOptions
 from kdleak.journal import Journal
 from kdleak.model import Pool
 from kdleak.report.result_file import write_file
-from kdleak.result import RankBy
+from kdleak.result import DisarmState, RankBy
 from kdleak.tags import PoolTag
 
 _LARGEST_ENTRY = 1 << 16
 _MOST_ENTRIES = 64
+_YEAR_9999 = 253_370_764_800
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Memory:
         rank: how to rank; None for another command.
         value: of a restore.
         use_kb: stacks by ``kb``.
+        started_at: wall clock of the recorded command, seconds since 1970; None when not known.
     """
 
     command: str
@@ -42,6 +44,7 @@ class Memory:
     rank: Optional[RankOptions] = None
     value: Optional[int] = None
     use_kb: bool = False
+    started_at: Optional[float] = None
 
     def document(self, journal: Journal, where: str) -> Dict[str, object]:
         """As JSON values, with the journal's open entries of the target."""
@@ -51,6 +54,7 @@ class Memory:
             "rank": _rank_document(self.rank) if self.rank is not None else None,
             "value": self.value,
             "use_kb": self.use_kb,
+            "started_at": self.started_at if self.started_at is not None else time.time(),
             "journal": _entries(journal, where),
         }
 
@@ -78,6 +82,7 @@ def recall(document: Mapping[str, object], command: str) -> Optional[Memory]:
             rank=_rank(rank) if isinstance(rank, Mapping) else None,
             value=value if isinstance(value, int) else None,
             use_kb=document.get("use_kb") is True,
+            started_at=_wall_clock(document.get("started_at")),
         )
     except (TypeError, ValueError, KeyError) as error:
         raise UsageError(
@@ -87,6 +92,25 @@ def recall(document: Mapping[str, object], command: str) -> Optional[Memory]:
         if options is not None:
             options.check()
     return memory
+
+
+def ignored_by_replay(options: Iterable[str]) -> Tuple[str, ...]:
+    """A sentence about options that were given and make no difference to a replay; or none."""
+    names = ", ".join(options)
+    return (f"{names}: of no effect here, a replay does what was recorded.",) if names else ()
+
+
+def as_replayed(state: DisarmState) -> DisarmState:
+    """How the undoing ended, told of a recording.
+
+    Remarks are left out: they are about the journal of the replay, which is gone by then.
+    """
+    return dataclasses.replace(state, replayed=True, remarks=())
+
+
+def without_sleep(seconds: float) -> None:
+    """What a replay waits for has happened long ago."""
+    del seconds
 
 
 def restore_journal(document: Mapping[str, object], folder: Path) -> Journal:
@@ -108,6 +132,13 @@ def clock_of(engine: Engine) -> Callable[[], float]:
     """
     clock: Optional[Callable[[], float]] = getattr(getattr(engine, "channel", None), "clock", None)
     return clock if clock is not None else time.perf_counter
+
+
+def _wall_clock(value: object) -> Optional[float]:
+    """A time that can be written as a date, else None."""
+    if isinstance(value, (int, float)) and 0 <= value < _YEAR_9999:
+        return float(value)
+    return None
 
 
 def _entries(journal: Journal, where: str) -> Dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Optional, Sequence, Tuple
 
 from kdleak.errors import ExitCode
@@ -15,6 +16,7 @@ from kdleak.windbg.hunt_entry import WIDTH
 from kdleak.windbg.job import Job
 from kdleak.windbg.options import Request, parse_restore
 from kdleak.windbg.output import Output
+from kdleak.windbg.recording import as_replayed
 from kdleak.windbg.session import LiveEngine
 
 
@@ -29,7 +31,8 @@ class RestoreJob(Job[RestoreResult]):
 
     def operate(self, engine: LiveEngine, request: Request, journal: Journal) -> RestoreResult:
         """See ``Job``."""
-        return restore(engine, journal, force_value=request.value, narrate=self.output.narrate)
+        result = restore(engine, journal, force_value=request.value, narrate=self.output.narrate)
+        return replace(result, state=as_replayed(result.state)) if self.replaying else result
 
     def text(self, result: RestoreResult, request: Request) -> Tuple[str, Tuple[Link, ...]]:
         """See ``Job``."""
@@ -44,6 +47,8 @@ class RestoreJob(Job[RestoreResult]):
         """See ``Job``: nobody knows how things stand when a restore failed."""
         if result is not None:
             return result.state.sentence()
+        if self.replaying:
+            return "replayed, no target was touched."
         return "nt!PoolHitTag was not looked at: run the restore again."
 
     def code(self, result: RestoreResult) -> ExitCode:

@@ -9,7 +9,7 @@ from typing import IO, Any, Dict, Mapping, NoReturn, Optional, Type
 from kdleak import errors
 from kdleak.engine.channels.base import DUMP, LIVE_KERNEL, LOCAL_KERNEL, QuickAccess, Resumed
 from kdleak.engine.channels.record import FORMAT
-from kdleak.errors import KdleakError, LinkLost, MemoryUnreadable, TargetError, UsageError
+from kdleak.errors import KdleakError, MemoryUnreadable, TargetError, UsageError
 
 _LONGEST_LINE = 64 << 20
 _NO_NUMBER = "a number"
@@ -20,7 +20,11 @@ class NotARecording(UsageError):
 
 
 class ReplayMismatch(TargetError):
-    """What is asked now was not asked when the session was recorded."""
+    """What is asked now was not asked when the session was recorded, or cannot be read."""
+
+
+class RecordingOver(TargetError):
+    """More is asked than was recorded: the session was cut there, or the file was."""
 
 
 def open_replay(path: Path) -> ReplayChannel:
@@ -46,7 +50,7 @@ def open_replay(path: Path) -> ReplayChannel:
 def _header(path: Path, file: IO[str]) -> Mapping[str, Any]:
     try:
         header = json.loads(file.readline(1 << 20))
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise NotARecording(
@@ -124,7 +128,7 @@ class ReplayChannel:
 
         Raises:
             ReplayMismatch: something else was asked here.
-            LinkLost: the recording is over.
+            RecordingOver: this is where it ends.
         """
         del timeout
         return _text(self.take("execute", command=command).get("text"))
@@ -151,7 +155,7 @@ class ReplayChannel:
 
         Raises:
             ReplayMismatch: it is another one.
-            LinkLost: there is none.
+            RecordingOver: there is none.
             KdleakError: what was raised when it was recorded.
         """
         event = self._next(operation)
@@ -180,11 +184,14 @@ class ReplayChannel:
             self._line += 1
         try:
             event = json.loads(text) if text.strip() else None
-        except ValueError:
+        except (ValueError, RecursionError):
             event = None
+        if text.endswith("\n") and text.strip() and not isinstance(event, dict):
+            self.damaged("an event")
         if not isinstance(event, dict):
             self._at += 1.0  # so that whoever waits for a lost link comes to an end
-            raise LinkLost(
+            # No LinkLost: nobody need wait for a link to come back.
+            raise RecordingOver(
                 f"replaying {self._path.name}",
                 f"the recording ends behind line {self._line - (1 if text.strip() else 0)}, "
                 f"before the {operation} that is asked now",
@@ -209,7 +216,7 @@ class ReplayChannel:
         """A number of an event: hexadecimal text, or plain.
 
         Raises:
-            LinkLost: it is none; the recording is damaged.
+            ReplayMismatch: it is none; the recording is damaged.
         """
         if isinstance(value, int) and not isinstance(value, bool):
             return value
@@ -221,7 +228,7 @@ class ReplayChannel:
     def damaged(self, what: str) -> NoReturn:
         """Raise for a line without what it must have."""
         self._at += 1.0
-        raise LinkLost(
+        raise ReplayMismatch(
             f"replaying {self._path.name}",
             f"line {self._line} is damaged: {what} is missing",
             "get an intact copy of the recording",

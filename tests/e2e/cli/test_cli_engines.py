@@ -178,9 +178,58 @@ def test_a_replay_finds_what_the_hunt_found(in_process, debugger, tmp_path, stat
         lines = [line for line in out.splitlines() if words in line]
         assert lines
         assert lines == [line for line in replayed.splitlines() if words in line]
-    assert replayed.endswith("disarmed: nt!PoolHitTag is back at 0xffffff0f (read back).\n")
+    assert "of no effect" not in err
+    assert replayed.startswith("Replayed hunt of 'Leak'")
+    assert replayed.endswith(
+        "\nreplayed, no target was touched; in the recording: disarmed: nt!PoolHitTag is back at "
+        "0xffffff0f (read back).\n"
+    )
     assert KEY not in record.read_text(encoding="utf-8")
     assert not list(state.glob("*.json")), "a replay leaves nothing in the user's journal"
+
+
+def test_what_a_replay_does_not_heed_is_named(in_process, debugger, tmp_path):
+    record = tmp_path / "hunt.jsonl"
+    in_process(*HUNT, "--record", record)
+    _, out, err = in_process("hunt", "--replay", record, "--tag", "Busy", "--kb", "--top", "1")
+    assert "--kb, --tag: of no effect here, a replay does what was recorded." in err
+    assert out.startswith("Replayed hunt of 'Leak'")
+
+
+def test_a_replay_is_of_the_time_of_its_recording(in_process, debugger, tmp_path):
+    record = tmp_path / "hunt.jsonl"
+    in_process(*HUNT, "--record", record)
+    header, _, rest = record.read_text(encoding="utf-8").partition("\n")
+    document = json.loads(header)
+    document["options"]["started_at"] = 1_000_000_000.0
+    record.write_text(f"{json.dumps(document)}\n{rest}", encoding="utf-8")
+    _, out, _ = in_process("hunt", "--replay", record, "--json")
+    assert json.loads(out)["started_at"].startswith("2001-09-09T01:46:40")
+
+
+def test_a_recording_that_was_cut_ends_without_waiting(in_process, debugger, tmp_path, monkeypatch):
+    record = tmp_path / "hunt.jsonl"
+    in_process(*HUNT, "--record", record)
+    lines = record.read_text(encoding="utf-8").splitlines(keepends=True)
+    disarm = max(number for number, line in enumerate(lines) if '"ed nt!PoolHitTag' in line)
+    record.write_text("".join(lines[:disarm]), encoding="utf-8")
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail(f"slept {seconds} s"))
+    code, out, err = in_process("hunt", "--replay", record)
+    assert code == 5
+    assert "Trying for" not in err
+    assert "the recording ends behind line" in out
+    assert "\nreplayed, no target was touched; in the recording: DISARM NOT CONFIRMED" in out
+    assert "kept in the journal" not in out, "the journal of a replay is gone"
+
+
+def test_a_log_is_no_target_either(in_process, tmp_path):
+    log = tmp_path / "windbg.log"
+    log.write_text("0: kd> g\n")
+    code, out, err = in_process("hunt", "-k", "net:port=1,key=1.2.3.4", "--replay", log)
+    assert (code, out) == (2, "")
+    assert "both -k and --replay" in err
+    _, _, err = in_process("hunt", "--tag", "Leak", "--replay", log)
+    assert "--tag: of no effect" in err
 
 
 def test_a_recording_is_of_one_command(in_process, debugger, tmp_path):

@@ -166,11 +166,24 @@ def test_recorded_in_windbg_and_replayed(opened, tmp_path, job, arguments, words
         one = job(Output(pane, Pane()), journal=Journal(tmp_path / "journal"))
         code = one.run([*arguments, *how] if how[0] == "--record" else how)
         assert code in (0, 4)
+        assert "of no effect" not in pane.text
         assert words in pane.text
         texts.append([line for line in pane.text.splitlines() if "g lets it run" not in line])
     assert texts[0][2:6] == texts[1][2:6]
-    assert texts[0][-1] == texts[1][-1]
+    assert texts[1][-1] == f"replayed, no target was touched; in the recording: {texts[0][-1]}"
     assert not list((tmp_path / "journal").glob("*.json"))
+
+
+def test_what_a_replay_does_not_heed_is_named(opened, tmp_path):
+    record = tmp_path / "session.jsonl"
+    journal = Journal(tmp_path / "journal")
+    options = ["--tag", "Leak", "--hits", "2"]
+    HuntJob(Output(Pane(), Pane()), journal=journal).run([*options, "--record", str(record)])
+    said, pane = Pane(), Pane()
+    again = HuntJob(Output(pane, said), journal=journal)
+    assert again.run(["--tag", "Busy", "-y", "x", "--top", "3", "--replay", str(record)]) in (0, 4)
+    assert said.text.startswith("--tag, -y: of no effect here, a replay does what was recorded.\n")
+    assert pane.text.startswith("Replayed hunt of 'Leak'")
 
 
 def test_a_ranking_in_windbg(opened, tmp_path):
