@@ -3,7 +3,7 @@
 A stop is a hit only if its top frames are in the allocator of nt. The break instruction itself
 sits either in the allocator (current kernels) or in nt!DbgBreakPoint called from it (checked and
 older ones); compilers move the cold block it stands in away from its function, where it shows
-under the nearest name. Function names are those public symbols of Windows kernels show.
+under the nearest name. Which names are the allocator's stands in ``dialect.hit_kind``.
 """
 
 from __future__ import annotations
@@ -13,38 +13,9 @@ import re
 from dataclasses import dataclass
 from typing import Mapping, Optional, Sequence, Tuple
 
+from kdleak.dialect.hit_kind import FrameMeaning, is_kernel, meaning_of
 from kdleak.model import Frame, HitKind, Registers, Stack, Stop, StopKind, Symbolized
 from kdleak.tags import PROTECTED_POOL, PoolTag
-
-_KERNEL = frozenset({"nt", "ntoskrnl", "ntkrnlmp", "ntkrnlpa", "ntkrpamp"})
-
-_BREAK = re.compile(r"(?:Dbg(?:User)?BreakPoint|RtlpBreakPoint)\Z")
-"""Functions that are a break instruction and nothing else."""
-
-_BREAK_IN = re.compile(r"(?:DbgBreakPointWithStatus|RtlpBreakWithStatusInstruction)\Z")
-"""Where a break-in asked for by a debugger lands."""
-
-_COLD = re.compile(r".*FNODOBFM")
-"""Name that debuggers show for blocks moved out of their function: says nothing by itself."""
-
-_NOT_ALLOCATOR = re.compile(
-    r"Ex(?:Allocate|Free)(?:Timer|CacheAware|AutoExpand|LocallyUniqueId|Uuid|Rundown)"
-)
-"""Functions of nt that are named like the allocator's but only use it."""
-
-_ALLOC = re.compile(
-    r"(?:Ex[pi]?Allocate|ExpInsertPoolTracker|ExpPoolTrackerCharge|ExpAddTagForBigPages|ExInitialize\w*LookasideList"
-    r"|Ve(?:rifier)?(?:Ex)?Allocate|Vf(?:\w*)Allocate|VerifierExAllocate|IopVerifierExAllocate"
-    r"|MiAllocateContiguous|MmAllocateContiguous|MmAllocateNonCached)"
-)
-_FREE = re.compile(
-    r"(?:Ex[pi]?Free|ExpRemovePoolTracker|ExpPoolTrackerReturn|ExpRemoveTagForBigPages|ExDelete\w*LookasideList"
-    r"|Ve(?:rifier)?(?:Ex)?Free|Vf(?:\w*)Free|VerifierExFree"
-    r"|MiFreeContiguous|MmFreeContiguous|MmFreeNonCached)"
-)
-_VERIFIER_WRAPPER = re.compile(r"(?:Verifier|Vf|Ve)[A-Z]\w*(?:Pool|Alloc|Free)")
-
-_VERIFIER_MODULES = frozenset({"verifierext", "vfdrvx"})
 
 FRAMEWORK_MODULES: Mapping[str, str] = {
     "wdf01000": "KMDF",
@@ -93,30 +64,22 @@ class FrameRole(enum.Enum):
         return self is not FrameRole.OTHER
 
 
+_ROLES = {
+    FrameMeaning.BREAK: FrameRole.BREAK,
+    FrameMeaning.COLD: FrameRole.COLD,
+    FrameMeaning.ALLOC: FrameRole.ALLOC,
+    FrameMeaning.FREE: FrameRole.FREE,
+}
+
+
 def in_kernel(symbol: Symbolized) -> bool:
     """Whether the name is one of nt's."""
-    return symbol.module.lower() in _KERNEL
-
-
-_NAMES_IN_KERNEL = (
-    (_BREAK, FrameRole.BREAK),
-    (_COLD, FrameRole.COLD),
-    (_NOT_ALLOCATOR, FrameRole.OTHER),
-    (_FREE, FrameRole.FREE),
-    (_ALLOC, FrameRole.ALLOC),
-)
+    return is_kernel(symbol.module)
 
 
 def frame_role(symbol: Symbolized) -> FrameRole:
     """What a frame is, from its name alone."""
-    name = symbol.name
-    if in_kernel(symbol):
-        for pattern, role in _NAMES_IN_KERNEL:
-            if pattern.match(name):
-                return role
-    elif symbol.module.lower() in _VERIFIER_MODULES and _VERIFIER_WRAPPER.match(name):
-        return FrameRole.FREE if "Free" in name else FrameRole.ALLOC
-    return FrameRole.OTHER
+    return _ROLES.get(meaning_of(symbol.module, symbol.name), FrameRole.OTHER)
 
 
 class StopClass(enum.Enum):
@@ -175,7 +138,7 @@ def _classify_break(
     frames: Sequence[Frame], registers: Optional[Registers], tag: Optional[PoolTag]
 ) -> Classification:
     top = frames[0].symbol
-    if in_kernel(top) and _BREAK_IN.match(top.name):
+    if meaning_of(top.module, top.name) is FrameMeaning.BREAK_IN:
         return Classification(StopClass.BREAK_IN)
     tag_in_register = in_kernel(top) and _holds_tag(registers, tag)
     kind = _kind_of_top(frames)

@@ -24,12 +24,13 @@ _USERS = re.compile(
 _WRAPPER = r"(?:Ve|Vf|Verifier|IopVerifier)\w{0,24}?"
 _ALLOC = re.compile(
     rf"_?(?:Ex[pi]?Allocate|ExpInsertPoolTracker|ExpPoolTrackerCharge|ExpAddTagForBigPages|"
-    rf"{_WRAPPER}Allocate|MmAllocate(?:Contiguous|NonCached)|MiAllocateContiguous)"
+    rf"ExInitialize\w{{0,24}}LookasideList|{_WRAPPER}Allocate|MmAllocate(?:Contiguous|NonCached)|MiAllocateContiguous)"
 )
 _FREE = re.compile(
     rf"_?(?:Ex[pi]?Free|ExpRemovePoolTracker|ExpPoolTrackerReturn|ExpRemoveTagForBigPages|"
-    rf"{_WRAPPER}Free|MmFree(?:Contiguous|NonCached)|MiFreeContiguous)"
+    rf"ExDelete\w{{0,24}}LookasideList|{_WRAPPER}Free|MmFree(?:Contiguous|NonCached)|MiFreeContiguous)"
 )
+_VERIFIER_POOL = re.compile(r"_?(?:Verifier|Vf|Ve)[A-Z]\w{0,40}?(?:Pool|Alloc)")
 
 
 class FrameMeaning(enum.Enum):
@@ -91,7 +92,7 @@ def meaning_of(module: Optional[str], name: Optional[str]) -> FrameMeaning:
     elif name and module and module.lower() in _VERIFIER:
         if _FREE.match(name):
             return FrameMeaning.FREE
-        if _ALLOC.match(name):
+        if _ALLOC.match(name) or _VERIFIER_POOL.match(name):
             return FrameMeaning.ALLOC
     return FrameMeaning.OTHER
 
