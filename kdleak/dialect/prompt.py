@@ -36,6 +36,7 @@ _COMMAND_WORD = re.compile(
 )
 """The first word of a command: needed only where the sign before it is no certain prompt."""
 
+_QUOTED_VALUE = re.compile(r"e[a-z]{0,2}[ \t]+[^\s'\"]{1,64}[ \t]+(['\"]).{1,4}\1", re.IGNORECASE)
 _CLOCK = re.compile(r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?(?: [AP]M)?\Z")
 _LONGEST_CLOCK = len("00:00:00 AM")
 _SENTENCE = re.compile(r"[A-Za-z]+(?: [A-Za-z,']+){2,}[ .!]*\Z")
@@ -107,7 +108,11 @@ def find_prompt(line: Line) -> Optional[Prompt]:
     bracket = _bracket_at_end(rest)
     if bracket >= 0 and _CLOCK.search(rest[bracket + 1 : -1][-_LONGEST_CLOCK:]):
         rest, stamp = rest[:bracket].rstrip(), rest[bracket + 1 : -1].strip()
-    command, remark = split_remark(rest) if rest else ("", "")
+    # A tag may hold the sign of a remark: what is quoted belongs to the command.
+    quoted = _QUOTED_VALUE.match(rest)
+    begin = quoted.end() if quoted else 0
+    command, remark = split_remark(rest[begin:]) if rest[begin:] else ("", "")
+    command = (rest[:begin] + command).rstrip() if begin else command
     return Prompt(
         prompt,
         command,

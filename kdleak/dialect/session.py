@@ -162,18 +162,38 @@ def assemble(events: Sequence[Event]) -> Session:
     watch = _TagWatch()
     hits: List[LogHit] = []
     stop: Optional[_Stop] = None
+    above: Optional[Event] = None
     for event in events:
         value = event.value
         if isinstance(value, Break):
             _close(stop, hits)
             stop = _Stop(value, watch)
+            if above is not None and _printed_at(above, value):
+                stop.see(above)
+            above = None
             continue
+        above = event if isinstance(value, StackText) and event.command is None else None
         watch.see(event)
         if stop is not None and not stop.see(event):
             _close(stop, hits)
             stop = None
     _close(stop, hits)
     return Session(watch.use(), tuple(watch.breakpoints), tuple(hits))
+
+
+def _printed_at(above: Event, stop: Break) -> bool:
+    """Whether the command of a breakpoint printed a stack before the stop was shown."""
+    stack = above.value
+    if stop.reason is not BreakReason.UNSAID or not isinstance(stack, StackText):
+        return False
+    top = stack.frames[0] if stack.frames else None
+    label = stop.label
+    return (
+        top is not None
+        and label is not None
+        and (top.module, top.symbol, top.offset or 0)
+        == (label.module, label.name, label.offset or 0)
+    )
 
 
 def _close(stop: Optional[_Stop], hits: List[LogHit]) -> None:
@@ -248,6 +268,8 @@ class _TagWatch:
 
     def _read(self, dump: MemoryDump) -> None:
         number = dump.number_at(self._address, 4) if self._address is not None else None
+        if number is None and not dump.rows[0].width:
+            number = _number_of_text(dump.rows[0].text or "")
         if number is None:
             return
         self._reads.append((dump.rows[0].line, number))
@@ -274,6 +296,14 @@ class _TagWatch:
             tuple(self._writes),
             tuple(self._reads),
         )
+
+
+def _number_of_text(text: str) -> Optional[int]:
+    """The tag in the text of ``da``; None where a dot may stand for any byte."""
+    tag = text[:4]
+    if len(tag) < 4 or not tag.isascii() or "." in tag:
+        return None
+    return int.from_bytes(tag.encode("ascii"), "little")
 
 
 def _printable(value: int) -> bool:

@@ -16,7 +16,7 @@ _WRITE = re.compile(
     re.IGNORECASE,
 )
 _READ = re.compile(
-    rf"[ \t]*!?d[bcdpqw][ \t]+(?:/\w+[ \t]+)?(?P<target>{_TARGET})(?=[ \t]|\Z)", re.IGNORECASE
+    rf"[ \t]*!?d[abcdpqw][ \t]+(?:/\w+[ \t]+)?(?P<target>{_TARGET})(?=[ \t]|\Z)", re.IGNORECASE
 )
 _QUOTED = re.compile(r"(?P<sign>['\"\N{RIGHT SINGLE QUOTATION MARK}])(?P<text>.{1,4})(?P=sign)\Z")
 _CURLY = str.maketrans(
