@@ -100,7 +100,7 @@ class DbgEngEngine:
         self._memory = DebuggerMemory(channel, lambda: self._stopped)
         self._cache = CachedMemory(self._memory)
         self._identified = identify(channel)
-        pointer_size = self.target.pointer_size
+        pointer_size = self._memory.pointer_size = self.target.pointer_size
         self._symbols = DebuggerSymbols(channel, self._cache, pointer_size)
         self._stacks = StackWalker(
             channel,

@@ -19,12 +19,16 @@ class DebuggerMemory:
     Args:
         channel: the debugger.
         stopped: whether the target is stopped; a running one cannot be read.
+
+    Attributes:
+        pointer_size: bytes, 4 or 8, once it is known.
     """
 
     def __init__(self, channel: Channel, stopped: Callable[[], bool]) -> None:
         self._channel = channel
         self._stopped = stopped
         self._masm: Optional[bool] = None
+        self.pointer_size = 8
 
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes.
@@ -119,6 +123,9 @@ class DebuggerMemory:
             end = (address + size + 7) & ~7
             command = f"dq 0x{start:x} L0x{(end - start) // 8:x}"
         dump = parse_memory_dump(self._channel.execute(command))
+        if self.pointer_size == 4:  # printed as 32 bits
+            wide = start - (start & 0xFFFFFFFF)
+            address, start, end = address - wide, start - wide, end - wide
         data = dump.bytes_at(start, end - start)
         if data is None:
             data = _readable_prefix(dump.bytes_at, start, end)
