@@ -53,6 +53,7 @@ _COMMAND = re.compile(
     r"(?P<command>(?:[^\s<>|]{0,200}[\\/])?poolmon(?:\.exe)?(?:\s+[-/\w.:\\?]{1,80}){0,12})\s*\Z",
     re.IGNORECASE,
 )
+_TITLES_OF_ANOTHER = re.compile(r"[\s#*|]{0,64}Tag\s{1,40}Type\s")
 _RULE = re.compile(r"[-=_+|][-=_+| ]{3,240}\Z")
 
 
@@ -311,7 +312,10 @@ class _Reader:
         if self._titles is None:
             return _MEMORY.match(text[:_LONGEST_HEADER]) is not None and bool(self._fields)
         return (
-            _opens(text) or _is_message(text) or _COMMAND.match(text[:_LONGEST_HEADER]) is not None
+            _opens(text)
+            or _is_message(text)
+            or _TITLES_OF_ANOTHER.match(text) is not None
+            or _COMMAND.match(text[:_LONGEST_HEADER]) is not None
         )
 
     def _note(self, line: Line, why: str) -> None:

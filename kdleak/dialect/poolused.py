@@ -10,6 +10,9 @@ import re
 from typing import List, Optional, Sequence, Tuple
 
 from kdleak.dialect.fields import is_gap
+from kdleak.dialect.pool import starts_pool
+from kdleak.dialect.poolfind import starts_poolfind
+from kdleak.dialect.poolmon import starts_poolmon
 from kdleak.dialect.poolused_columns import (
     FRACTION,
     HEXADECIMAL,
@@ -324,10 +327,12 @@ def _says_nothing(text: str) -> bool:
 
 
 def _end_of_foreign(lines: Sequence[Line], index: int) -> int:
-    """Behind the rows of a refused table: at a blank line, a prompt or a header."""
+    """Behind the rows of a refused table: at a blank line, a prompt or what another reads."""
     while index < len(lines):
         text = lines[index].text
         if not text.strip() or is_prompt(text) or starts_poolused(lines, index):
+            break
+        if any(starts(lines, index) for starts in (starts_poolmon, starts_pool, starts_poolfind)):
             break
         index += 1
     return index

@@ -21,6 +21,7 @@ _COUNTERS = re.compile(
     r"Used|Usage|Count|Size|\w*Bytes|Allocs?|Allocations?|Frees?|Diff|Blocks|Total|Outstanding",
     re.IGNORECASE,
 )
+_UNIT = re.compile(r"\(\w{1,12}\)\Z")
 _POOLMON = re.compile(r"\bTag\s+Type\s+Allocs\s+Frees\s+Diff\b")
 _VERIFIER = re.compile(r"\bAddress\s+Length\s+Tag\b")
 
@@ -35,7 +36,7 @@ def why_foreign(text: str, *, poolmon_too: bool = False) -> str:
     """
     if len(text) > _LONGEST or "ag" not in text.lower():
         return ""
-    words = text.replace("|", " ").split()
+    words = [_UNIT.sub("", word) or word for word in text.replace("|", " ").split()]
     if len(words) < 3 or not any(word.lower() in ("tag", "tags", "pooltag") for word in words):
         return ""
     if _POOLMON.search(text):

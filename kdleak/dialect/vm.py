@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from kdleak.dialect.fields import is_gap, is_preamble
+from kdleak.dialect.poolmon import starts_poolmon
 from kdleak.dialect.prompt import is_prompt
 from kdleak.dialect.source import Line, Source, Unparsed, lines_of
 from kdleak.dialect.typed_command import typed_command
@@ -259,7 +260,7 @@ class _Reader:
         while index < len(self._lines):
             line = self._lines[index]
             if line.text.strip():
-                if self._begins_next(line.text):
+                if self._begins_next(line.text) or starts_poolmon(self._lines, index):
                     break
                 own = len(line.text) <= _LONGEST and self._read(line)
                 if not own and not self._goes_on(index):

@@ -11,15 +11,16 @@ import pytest
 from corpus_sample import CORPUS, differences
 
 from kdleak.dialect.decoration import undecorate
-from kdleak.dialect.pool import parse_pool
-from kdleak.dialect.poolfind import parse_poolfind
-from kdleak.dialect.poolmon import parse_poolmon
+from kdleak.dialect.log import parse_log
+from kdleak.dialect.pool import Pool, parse_pool
+from kdleak.dialect.poolfind import PoolFind, parse_poolfind
+from kdleak.dialect.poolmon import PoolMonScreen, parse_poolmon
 from kdleak.dialect.pooltag import parse_pooltag
-from kdleak.dialect.poolused import parse_poolused
+from kdleak.dialect.poolused import PoolUsedTable, parse_poolused
 from kdleak.dialect.source import Line, decode
-from kdleak.dialect.verifier import parse_verifier
-from kdleak.dialect.verifier_log import parse_verifier_log
-from kdleak.dialect.vm import parse_vm
+from kdleak.dialect.verifier import Verifier, parse_verifier
+from kdleak.dialect.verifier_log import VerifierLog, parse_verifier_log
+from kdleak.dialect.vm import VmUsage, parse_vm
 
 TABLES = CORPUS.parent / "corpus_tables"
 META = {"kind", "notes", "tables", "rejected", "arch"}
@@ -181,3 +182,28 @@ def test_decoration_changes_nothing(decoration):
             continue  # it has signs of its own; which go first is open
         found = _read(decorate(text).encode("utf-8"), _expected(path))
         assert found == [], (path.stem, decoration)
+
+
+OUTPUTS = (PoolUsedTable, PoolMonScreen, Pool, PoolFind, VmUsage, Verifier, VerifierLog)
+
+
+def _text_of(path: Path) -> str:
+    text = decode(path.read_bytes()).lstrip("\N{BYTE ORDER MARK}").replace("\r\n", "\n")
+    return text if text.endswith("\n") else text + "\n"
+
+
+def _outputs(text: str) -> List[object]:
+    return [event.value for event in parse_log(text).events if isinstance(event.value, OUTPUTS)]
+
+
+@pytest.mark.parametrize("between", ["", "\n"], ids=["directly", "an empty line"])
+def test_two_outputs_run_together_are_read_as_each_alone(between):
+    # Rows without anything above them go on with whatever rows stand there.
+    second = [path for path in BOTH if not path.stem.startswith(("173-", "184-"))]
+    for index, path in enumerate(BOTH):
+        first = _text_of(path) + between
+        alone = _outputs(first)
+        for step in (1, 17, 31, 46):
+            other = second[(index + step) % len(second)]
+            below = _outputs("\n" * first.count("\n") + _text_of(other))
+            assert _outputs(first + _text_of(other)) == alone + below, (path.stem, other.stem)
