@@ -19,15 +19,16 @@ from kdleak.engine.dbgeng_memory import DebuggerMemory
 from kdleak.engine.dbgeng_pool import DebuggerPool
 from kdleak.engine.dbgeng_stack import StackWalker
 from kdleak.engine.dbgeng_stop import (
-    STATUS_ARGUMENT,
     BreakInPlace,
     classify,
+    find_break_in,
     last_break,
     last_event,
     restarted,
 )
 from kdleak.engine.dbgeng_symbols import DebuggerSymbols
 from kdleak.engine.dbgeng_target import identify
+from kdleak.engine.surplus import SurplusBreakIns
 from kdleak.errors import (
     LinkError,
     NotLive,
@@ -51,12 +52,11 @@ from kdleak.nt.pool import PoolTagTables
 from kdleak.tags import PoolTag
 
 _HIT_TAG = "nt!PoolHitTag"
-_SURPLUS_SECONDS = 2.0  # of running, in which a break-in request left over would be noticed
 _SURPLUS_LIMIT = 8
 _LIST_SECONDS = 10.0
 """How old the module list may be at a hit: drivers come and go, and addresses get new owners."""
+_RESTART_SECONDS = 5.0  # no system restarts in less
 _REQUEST_BYTES = 0x400  # what DbgEng asks for with one KDNET request
-_BREAK_IN_PLACES = ("nt!DbgBreakPointWithStatus", "nt!RtlpBreakWithStatusInstruction")
 
 
 class DbgEngEngine:
@@ -92,11 +92,9 @@ class DbgEngEngine:
         self._stopped_since = clock()
         self._seconds_stopped = 0.0
         self._running_since = clock()
-        self._surplus_left = 0
-        self._surplus_seconds = 0.0
+        self._surplus = SurplusBreakIns(_SURPLUS_LIMIT)
         self._listed_at = clock()
         self._closed = False
-        self.break_ins_absorbed = 0
         self._memory = DebuggerMemory(channel, lambda: self._stopped)
         self._cache = CachedMemory(self._memory)
         self._identified = identify(channel)
@@ -116,7 +114,7 @@ class DbgEngEngine:
         if self._stopped:
             self._find_break_in()
             self._take_stop(self._last_event())
-            self._expect_surplus()
+            self._surplus.expect()
 
     # -- identity
 
@@ -150,6 +148,11 @@ class DbgEngEngine:
         """Seconds the target has been stopped since we attached, as seen from here."""
         now = self._clock() - self._stopped_since if self._stopped else 0.0
         return self._seconds_stopped + now
+
+    @property
+    def break_ins_absorbed(self) -> int:
+        """Stops by break-in requests that came too late and were resumed unseen."""
+        return self._surplus.absorbed
 
     @property
     def symbol_remarks(self) -> Tuple[str, ...]:
@@ -285,11 +288,10 @@ class DbgEngEngine:
             if resumed.broke_in and self._stop.kind is StopKind.BREAK_IN:
                 return self._park()
             if resumed.broke_in:
-                self._expect_surplus()  # something else came first; our break-in may still come
-            if not self._is_surplus():
+                self._surplus.expect()  # something else came first; our break-in may still come
+            if not self._surplus.is_one(self._stop):
                 return self._stop
-            self.break_ins_absorbed += 1
-            self._surplus_left -= 1
+            self._surplus.absorb()
 
     def interrupt(self, timeout: float = 30.0) -> Stop:
         """Break in; returns at once when the target is stopped already.
@@ -317,7 +319,7 @@ class DbgEngEngine:
                 self._identified = identify(self.channel)
             raise
         self._take_stop(resumed)
-        self._expect_surplus()
+        self._surplus.expect()
         return self._stop
 
     def close(self) -> None:
@@ -365,13 +367,16 @@ class DbgEngEngine:
 
     def _take_stop(self, resumed: Resumed) -> None:
         now = self._clock()
+        ran = 0.0
         if not self._stopped:
-            self._surplus_seconds -= now - self._running_since
+            ran = now - self._running_since
+            self._surplus.ran(ran)
             self._stopped_since = now
         self._stopped = True
         self._registers = None
         self._stacks.forget_stop()
-        if restarted(resumed.text):
+        # Inside WinDbg the user reads the text, not we: time enough for a restart looks like one.
+        if restarted(resumed.text) or (not resumed.text and ran >= _RESTART_SECONDS):
             self._check_same_boot(now)
         announced = last_break(resumed.text)
         try:
@@ -417,38 +422,12 @@ class DbgEngEngine:
         self._stop = Stop(StopKind.STILL_RUNNING, at=self._clock())
         return self._stop
 
-    def _expect_surplus(self) -> None:
-        self._surplus_seconds = _SURPLUS_SECONDS
-        self._surplus_left = _SURPLUS_LIMIT
-
-    def _is_surplus(self) -> bool:
-        """Whether this stop answers a break-in request that an earlier stop had overtaken."""
-        return (
-            self._stop.kind is StopKind.BREAK_IN
-            and self._surplus_seconds > 0
-            and self._surplus_left > 0
-        )
-
     def _find_break_in(self) -> None:
         """Learn where break-ins stop, once nt's symbols are there."""
-        found = set()
-        for name in _BREAK_IN_PLACES:
-            try:
-                found.add(self._symbols.address(name))
-            except SymbolNotFound:  # noqa: PERF203 - one of the two is enough
-                continue
-        argument = STATUS_ARGUMENT.get(self.target.architecture, "")
-        self._break_in = BreakInPlace(frozenset(found), argument)
-        if self._stopped and self._stop.kind in (StopKind.BREAK_INSTRUCTION, StopKind.EXCEPTION):
-            holds = self._break_in.holds(self._stop.program_counter)
-            if holds:
-                self._stop = Stop(
-                    StopKind.BREAK_IN,
-                    self._stop.program_counter,
-                    self._stop.code,
-                    processor=self._stop.processor,
-                    at=self._stop.at,
-                )
+        self._break_in = find_break_in(self._symbols, self.target.architecture)
+        other = self._stop.kind in (StopKind.BREAK_INSTRUCTION, StopKind.EXCEPTION)
+        if self._stopped and other and self._break_in.holds(self._stop.program_counter):
+            self._stop = replace(self._stop, kind=StopKind.BREAK_IN, detail="")
 
     # -- refusals
 

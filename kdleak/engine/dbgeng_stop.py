@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from typing import FrozenSet, Mapping, Optional, Tuple
 
 from kdleak.dialect.breaks import Break, BreakReason, BugCheck, parse_breaks
 from kdleak.engine.channels.base import Resumed
+from kdleak.engine.dbgeng_symbols import DebuggerSymbols
+from kdleak.errors import SymbolNotFound
 from kdleak.model import Architecture, Stop, StopKind
 from kdleak.nt.memory import sign_extend
 
@@ -23,6 +26,8 @@ _RESTARTED = re.compile(
     re.MULTILINE,
 )
 
+
+_BREAK_IN_PLACES = ("nt!DbgBreakPointWithStatus", "nt!RtlpBreakWithStatusInstruction")
 
 STATUS_ARGUMENT = {Architecture.X64: "rcx", Architecture.ARM64: "x0"}
 """Register that holds the status passed to nt!DbgBreakPointWithStatus; on x86 it is pushed."""
@@ -47,6 +52,15 @@ class BreakInPlace:
     def holds(self, address: int) -> bool:
         """Whether an address is one of them (or the byte behind)."""
         return bool({address, address - 1} & self.addresses)
+
+
+def find_break_in(symbols: DebuggerSymbols, architecture: Architecture) -> BreakInPlace:
+    """Where break-ins stop, as far as nt's symbols tell."""
+    found = set()
+    for name in _BREAK_IN_PLACES:
+        with contextlib.suppress(SymbolNotFound):  # one of the two is enough
+            found.add(symbols.address(name))
+    return BreakInPlace(frozenset(found), STATUS_ARGUMENT.get(architecture, ""))
 
 
 def restarted(text: str) -> bool:

@@ -238,7 +238,7 @@ class NativeEngine:
     @property
     def break_ins_absorbed(self) -> int:
         """Stops by break-in requests of ours that came too late and were resumed unseen."""
-        return self._run.absorbed
+        return self._run.surplus.absorbed
 
     # -- modules and symbols
 

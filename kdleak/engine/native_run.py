@@ -18,6 +18,7 @@ from kdleak.engine.native_stop import (
     may_be_asked_for,
     steps_over,
 )
+from kdleak.engine.surplus import SurplusBreakIns
 from kdleak.errors import LinkError, LinkLost, MemoryUnreadable, TargetError
 from kdleak.kd.host import KdHost
 from kdleak.kd.packets import StateChange
@@ -26,7 +27,6 @@ from kdleak.nt.memory import MemoryReader
 
 _WAIT_SLICE = 0.25  # seconds between chances for Ctrl+C
 _BREAK_IN_SLICE = 3.0
-_SURPLUS_SECONDS = 2.0  # of running, in which a break-in request left over would be noticed
 _SURPLUS_LIMIT = 64  # a serial line keeps every one of them
 
 
@@ -62,13 +62,12 @@ class TargetRun:
     Attributes:
         stopped: whether the target is stopped.
         number: grows by one with every stop.
-        absorbed: stops by break-in requests of ours that came too late, resumed unseen.
+        surplus: break-ins of ours that came too late.
     """
 
     def __init__(self, host: KdHost, hold: HoldSignals, clock: Callable[[], float]) -> None:
         self.stopped = False
         self.number = 0
-        self.absorbed = 0
         self._host = host
         self._hold = hold
         self._clock = clock
@@ -80,8 +79,7 @@ class TargetRun:
         self._stopped_since = 0.0
         self._seconds_stopped = 0.0
         self._running_since = 0.0
-        self._surplus_seconds = 0.0
-        self._surplus_left = 0
+        self.surplus = SurplusBreakIns(_SURPLUS_LIMIT)
 
     # -- what is known
 
@@ -128,7 +126,7 @@ class TargetRun:
     def attach(self, timeout: float) -> None:
         """Connect and stop the target."""
         self._note_stop(self._host.attach(timeout))
-        self._expect_surplus()
+        self.surplus.expect()
 
     def interrupt(self, timeout: float) -> Stop:
         """Break in, unless it is stopped already."""
@@ -142,7 +140,7 @@ class TargetRun:
                     left = deadline - began
                     change = self._host.break_in(max(min(_BREAK_IN_SLICE, left), 0.1))
                     self._note_stop(change)
-                    self._expect_surplus()
+                    self.surplus.expect()
             except LinkLost:
                 now = self._clock()
                 # At once: the link is gone for good. Otherwise only this slice is over.
@@ -159,7 +157,7 @@ class TargetRun:
     def _note_stop(self, change: StateChange) -> None:
         now = self._clock()
         if not self.stopped:
-            self._surplus_seconds -= now - self._running_since
+            self.surplus.ran(now - self._running_since)
             self._stopped_since = now
         self.stopped = True
         self.number += 1
@@ -214,8 +212,7 @@ class TargetRun:
             self._wait(deadline)
             if not self._is_surplus():
                 return self._stop
-            self.absorbed += 1
-            self._surplus_left -= 1
+            self.surplus.absorb()
             self.go()
 
     def _catch_up(self) -> bool:
@@ -239,17 +236,11 @@ class TargetRun:
         self._note_stop(state)
         return True
 
-    def _expect_surplus(self) -> None:
-        self._surplus_seconds = _SURPLUS_SECONDS
-        self._surplus_left = _SURPLUS_LIMIT
-
     def _is_surplus(self) -> bool:
         """Whether this stop answers a request that an earlier stop had overtaken."""
         return (
             self.stopped
-            and self._stop.kind is StopKind.BREAK_IN
-            and self._surplus_seconds > 0
-            and self._surplus_left > 0
+            and self.surplus.is_one(self._stop)
             and self._break_status is not None
             and may_be_asked_for(self._break_status)
         )

@@ -399,7 +399,7 @@ def test_break_in_left_over_from_the_attach_is_absorbed_and_a_later_one_is_not()
 )
 def test_other_stops(halt, kind, detail):
     opened, _ = engine(halt)
-    opened._surplus_left = 0
+    opened._surplus.ran(10.0)
     stop = opened.resume(5)
     assert stop.kind is kind
     assert detail in stop.detail
@@ -481,6 +481,25 @@ def test_restart_that_the_channel_saw_when_it_attached_anew(monkeypatch):
     opened.interrupt()
     opened.symbol("nt!PoolHitTag")
     assert debugger.asked[-1] == "? @@masm(nt!PoolHitTag)", "an old address was kept"
+
+
+@pytest.mark.parametrize("seconds", [1, 10])
+def test_restart_where_the_text_goes_to_the_user(seconds):
+    opened, debugger = engine(quick=True)
+
+    def back_again(timeout):
+        opened._clock.now += seconds
+        debugger._stop_at(hit(*TRACK))
+        return Resumed(code=0x80000003)
+
+    debugger.on_resume = back_again
+    asked = debugger.asked.count("vertarget")
+    assert opened.resume(20).kind is StopKind.BREAK_INSTRUCTION
+    assert debugger.asked.count("vertarget") == asked + (seconds >= 5)
+    if seconds >= 5:
+        debugger.uptime = 3.0
+        with pytest.raises(TargetRestarted):
+            opened.resume(20)
 
 
 def test_a_new_connection_to_the_same_boot_is_no_restart():
