@@ -17,6 +17,11 @@ from typing import List, NoReturn, Optional
 from kdleak.errors import ExitCode, KdleakError
 from kdleak.interrupt_guard import take_signals
 
+_INSTALL = (
+    'pip install "kdleak[native]", or use python -m kdleak.hunt (and kdleak.rank, kdleak.restore), '
+    "which need no package"
+)
+
 
 def main(arguments: Optional[List[str]] = None) -> NoReturn:
     """Run the command line and end the process."""
@@ -56,8 +61,7 @@ def _run(arguments: List[str]) -> int:
         if error.name != "click":
             raise
         _complain(
-            "starting the command line: the package click is not installed. "
-            'Next: pip install "kdleak[native]".'
+            f"starting the command line: the package click is not installed. Next: {_INSTALL}."
         )
         return int(ExitCode.USAGE)
     try:
@@ -92,7 +96,7 @@ def _explain(error: BaseException) -> ExitCode:
     if isinstance(error, ImportError) and not str(error.name).startswith("kdleak"):
         _complain(
             f"loading a part of kdleak: the package {error.name} is not installed. "
-            'Next: pip install "kdleak[native]".'
+            f"Next: {_INSTALL}."
         )
         return ExitCode.USAGE
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":

@@ -40,10 +40,12 @@ def _value(ctx: click.Context, param: click.Parameter, value: Optional[str]) -> 
     "system).",
 )
 @click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
+@click.option("--force", is_flag=True, help="Overwrite the file of --record.")
 def command(
     target: TargetOptions,
     value: Optional[int],
     as_json: bool,
+    force: bool,
 ) -> int:
     """Put back nt!PoolHitTag after a hunt that was killed or lost its link.
 
@@ -54,8 +56,9 @@ def command(
     Example:
       kdleak restore -k net:port=50000,key=1.2.3.4
     """
-    console.refuse_overwrite(target.record, force=False)
+    console.refuse_overwrite(target.record, force=force)
     choice = choose_target(target)
+    choice = replace(choice, request=replace(choice.request, overwrite=force))
     memory = Memory("restore", value=value, use_kb=target.kb)
     view = console.ProgressView()
     with view.shown(), attached(choice, memory, view.narrate) as session:

@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable, Iterator, Optional
 
-from kdleak.cli.target_options import TargetChoice, attach, tell_ignored
+from kdleak.cli.target_options import (
+    NATIVE,
+    TargetChoice,
+    attach,
+    practice_symbols,
+    tell_ignored,
+)
 from kdleak.errors import ForeignStop
 from kdleak.interrupt_guard import InterruptGuard
 from kdleak.journal import Journal
@@ -83,6 +89,8 @@ def attached(
         if choice.verbose:
             for remark in engine.remarks:
                 narrate(remark)
+        if choice.engine != NATIVE and not (replayed or request.symbol_path):
+            _tell_practice_symbols(engine.target.description, narrate)
         if replayed:
             # A recording is no target: what is "written" to it must not look like one to restore.
             temporary = Path(tempfile.mkdtemp(prefix="kdleak-replay-"))
@@ -99,6 +107,15 @@ def attached(
             shutil.rmtree(temporary, ignore_errors=True)
         if choice.verbose:
             narrate(_statistics(engine))
+
+
+def _tell_practice_symbols(description: str, narrate: Callable[[str], None]) -> None:
+    """Microsoft's engine does not find the practice kernel's PDBs by itself, as ours does."""
+    folders = practice_symbols()
+    if description.endswith(".practice") and folders:
+        narrate(
+            f'This is the practice kernel; if its symbols are missing: -y "{";".join(folders)}"'
+        )
 
 
 def _leave(session: Session, narrate: Callable[[str], None]) -> None:

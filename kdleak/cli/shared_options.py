@@ -64,7 +64,7 @@ def result_options(function: _Function) -> _Function:
                 type=click.Path(path_type=Path),
                 help="Write the result to a file.",
             ),
-            click.option("--force", is_flag=True, help="Overwrite the file of -o."),
+            click.option("--force", is_flag=True, help="Overwrite the files of -o and --record."),
             click.option(
                 "--explain",
                 "explain_only",

@@ -127,7 +127,11 @@ def target_options(function: _Function) -> Callable[..., Any]:
             help="What debugs the target: our own engine, or Microsoft's through kd.exe, pykd or "
             "pybag. Default: kd on Windows where there is one, else native.",
         ),
-        click.option("--kd", metavar="PATH", help="kd.exe to use. Default: the one that is found."),
+        click.option(
+            "--kd",
+            metavar="PATH",
+            help="kd.exe to use. Default: $KDLEAK_KD, else the one that is found.",
+        ),
         click.option(
             "--python",
             metavar="PATH",

@@ -227,7 +227,11 @@ def _add_session(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-y", dest="symbol_path", metavar="SYMPATH", default="", help="symbol path")
     parser.add_argument(
-        "--engine", choices=CHANNELS, default="", help="debugger to use with -k (the one there is)"
+        "--engine",
+        type=_engine,
+        choices=CHANNELS,
+        default="",
+        help="debugger to use with -k (the one there is)",
     )
     parser.add_argument("--kd", metavar="PATH", help="kd.exe or cdb.exe to use")
     parser.add_argument("--python", metavar="PATH", help="interpreter that has pykd or pybag")
@@ -305,6 +309,14 @@ def _ignored(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Tupl
         for name, value in vars(given).items()
         if name not in _HEEDED and value != parser.get_default(name)
     )
+
+
+def _engine(text: str) -> str:
+    if text == "native":
+        raise argparse.ArgumentTypeError(
+            "native is there for the command kdleak: kdleak hunt -k ..."
+        )
+    return text
 
 
 def _count(text: str) -> int:

@@ -227,7 +227,8 @@ def choose_channel(kd: Optional[str] = None) -> str:
     raise MissingDependency(
         "choosing a debugger",
         "neither kd.exe nor the packages pykd and pybag were found",
-        "install the Debugging Tools for Windows, or name kd.exe with --kd PATH",
+        "install the Debugging Tools for Windows, name kd.exe with --kd PATH, or use our own "
+        "engine: kdleak hunt -k ...",
     )
 
 

@@ -82,7 +82,7 @@ def windbg_lines():
             match = re.match(r"(?:!py(?: -3\.9)?|python) -m kdleak\.(\w+) ?(.*)", line)
             if match:
                 yield match.groups()
-    yield from re.findall(r"`!py kdleak\.(\w+) ([^`]*)`", README)
+    yield from re.findall(r"`!py(?: -3\.9)? kdleak\.(\w+) ([^`]*)`", README)
 
 
 def test_there_are_windbg_commands():
