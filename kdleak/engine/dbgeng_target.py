@@ -54,7 +54,7 @@ def identify(channel: Channel) -> Identified:
     pointer_size = 4 if version.architecture is Architecture.X86 else 8
     processors = version.processors or 0
     count = f", {processors} processor{'s' if processors != 1 else ''}" if processors else ""
-    lab = version.labels.get("Built by", "")
+    lab = version.labels.get("Built by") or version.labels.get("Edition build lab", "")
     info = TargetInfo(
         architecture=version.architecture,
         pointer_size=pointer_size,

@@ -73,6 +73,13 @@ def test_target_and_first_stop():
     assert debugger.closed is None
 
 
+@pytest.mark.parametrize("label", ["Built by", "Edition build lab"])
+def test_the_lab_is_told_by_old_and_new_debuggers(label):
+    debugger = FakeDebugger()
+    debugger.answers["vertarget"] = debugger._do_vertarget("").replace("Built by", label)
+    assert open_dbgeng(debugger).target.description.endswith(", 22621.1.amd64fre.fake")
+
+
 def test_no_kernel_there():
     debugger = FakeDebugger()
     debugger.answers["vertarget"] = "No target. Is the machine connected?\n"
