@@ -24,7 +24,7 @@ from typing import IO
 from tests.rig.channel_session import python_command
 from tests.rig.conftest import KEY, Practice
 from tests.rig.places import ROOT, windows_path
-from tests.rig.rig import MARK, Rig, end
+from tests.rig.rig import MARK, Rig
 
 BREAK_FILE = "KDLEAK_RIG_BREAK"
 """Environment variable: a Windows Python gets Ctrl+Break when this file is there."""
@@ -50,7 +50,7 @@ class Lines:
     def __init__(self, pipe: IO[str]) -> None:
         self.text = ""
         self._pipe = pipe
-        self._thread = threading.Thread(target=self._read)
+        self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
@@ -58,8 +58,10 @@ class Lines:
             self.text += line
 
     def finish(self) -> None:
-        """Wait for its end."""
-        self._thread.join(20)
+        """Wait for its end; a pipe that somebody else holds open is left alone."""
+        self._thread.join(10)
+        if not self._thread.is_alive():
+            self._pipe.close()
 
 
 class HuntProcess:
@@ -132,7 +134,9 @@ class HuntProcess:
 
     def kill(self) -> None:
         """End it however it is."""
-        end(self.process)
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(20)
         self._out.finish()
         self._err.finish()
 
@@ -168,7 +172,9 @@ class Doors:
         return started
 
     def close(self) -> None:
-        """End what still runs."""
+        """End what still runs: of a test that failed, the debuggers first."""
+        if any(one.process.poll() is None for one in self._started):
+            self._rig.kill_processes()
         for one in self._started:
             one.kill()
 

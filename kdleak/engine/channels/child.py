@@ -310,6 +310,7 @@ class ChildChannel:
                 raise
             if answer is not None:
                 self._resuming = None
+                self._text.answered()
                 return _resumed(answer["ok"], self._taken())
             if self._text.lost_for() > _LOST_SECONDS:
                 self._lost = "the debugger says that the link to the target is lost"
@@ -328,7 +329,16 @@ class ChildChannel:
         return self._ids
 
     def _request(self, request: Message, timeout: float) -> Optional[Message]:
-        return self._answer(self._post(request), timeout)
+        wanted = self._post(request)
+        until = self._clock() + timeout
+        while True:
+            left = max(0.0, until - self._clock())
+            answer = self._answer(wanted, min(_LOOK_SECONDS, left))
+            if answer is not None:
+                self._text.answered()
+                return answer
+            if left <= 0 or self._text.lost_for() > _LOST_SECONDS:
+                return None
 
     def _answer(self, wanted: int, timeout: Optional[float]) -> Optional[Message]:
         """The answer with that number; None when the time is over. Older ones are dropped."""

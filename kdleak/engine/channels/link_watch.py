@@ -45,6 +45,10 @@ class WatchedText(RunningText):
         """Seconds since it said that the link is lost, with no word of a new one; else 0."""
         return self._clock() - self._lost_at if self._lost else 0.0
 
+    def answered(self) -> None:
+        """The debugger did what it was asked: the link is there."""
+        self._lost = False
+
     def forget(self) -> None:
         """Drop everything: another debugger is to be heard."""
         self.take()

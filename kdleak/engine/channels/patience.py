@@ -11,7 +11,7 @@ import re
 
 QUICK_SECONDS = 15.0
 """A few packets with the target, and no symbols that are not loaded yet."""
-COMMAND_SECONDS = 120.0
+COMMAND_SECONDS = 60.0
 """Whatever names an address may download the symbols of a module first."""
 SLOW_SECONDS = 300.0
 """``.reload``, and extensions that walk the pool: minutes over a serial line."""

@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 from kdleak.engine.channels.base import DUMP, LIVE_KERNEL, QuickAccess, Resumed
 from kdleak.engine.channels.deadline import Deadline
+from kdleak.engine.channels.kd_text import says_lost
 from kdleak.engine.channels.pybag_worker import PybagWorker
 from kdleak.engine.channels.register_names import PROGRAM_COUNTERS, REGISTERS, width_mask
 from kdleak.engine.channels.running_text import RunningText
@@ -56,6 +57,8 @@ class Output:
         """Called by DbgEng's callback, on whichever thread."""
         command = self.command
         (self.meanwhile if command is None else command).write(text)
+        if command is not None and says_lost(text):
+            self.meanwhile.write(text)  # the command may never come to its end
 
 
 class PybagChannel:
