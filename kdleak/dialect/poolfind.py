@@ -267,8 +267,8 @@ class _Reader:
             self.sections.append(_Section(self.command))
         return self.sections[-1]
 
-    def take(self, line: Line) -> bool:
-        """Take a line in; False if it is none of this output."""
+    def take(self, line: Line, last: bool) -> bool:
+        """Take a line in, the last one of the text or not; False if it is none of this output."""
         header = _read_header(line, self.command)
         if header:
             self.sections.append(header)
@@ -284,7 +284,9 @@ class _Reader:
         row, unparsed, meant = _read_row(line)
         if meant:
             self.unparsed.extend(unparsed)
-            if row:
+            if row and self._is_cut(row, line.text, last):
+                self.unparsed.append(Unparsed(line.number, line.text, "cut within the row"))
+            elif row:
                 self._section().blocks.append(row)
             return True
         if is_preamble(line.text) or is_gap(line.text):
@@ -293,6 +295,17 @@ class _Reader:
             self.messages.append(line.text.strip())
             return True
         return False
+
+    def _is_cut(self, row: FoundBlock, text: str, last: bool) -> bool:
+        """Whether the text ends within a row: all new ones end with their pool."""
+        section = self._section()
+        if row.state is None:
+            others = section.blocks and section.blocks[-1].pool
+            return not text.rstrip().lower().endswith(" pool") and bool(last or others)
+        wanted = section.tag or "?"
+        if row.tag in (None, wanted) or "?" in wanted or "*" in wanted:
+            return False
+        return wanted.startswith((row.tag or "").rstrip())
 
 
 def take_poolfind(lines: Sequence[Line], index: int) -> Tuple[PoolFind, int]:
@@ -311,7 +324,7 @@ def take_poolfind(lines: Sequence[Line], index: int) -> Tuple[PoolFind, int]:
         if not line.text.strip():
             position += 1
             continue
-        if not reader.take(line):
+        if not reader.take(line, position + 1 == len(lines)):
             if not _own_line_follows(lines, position + 1):
                 break
             reader.unparsed.append(

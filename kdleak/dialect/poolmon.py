@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from kdleak.dialect.fields import is_gap
-from kdleak.dialect.poolmon_row import PoolMonRow, Titles, UnreadableRow, read_row, read_titles
+from kdleak.dialect.poolmon_row import (
+    PoolMonRow,
+    Titles,
+    UnreadableRow,
+    is_cut,
+    read_row,
+    read_titles,
+)
 from kdleak.dialect.prompt import is_prompt
 from kdleak.dialect.source import Line, Source, Unparsed, lines_of
 from kdleak.dialect.tag_text import certain_tag
@@ -280,6 +287,9 @@ class _Reader:
         if self._titles is None:
             return False
         row = read_row(line, self._titles)
+        if isinstance(row, PoolMonRow) and is_cut(row):
+            self._note(line, "cut inside the last number")
+            return True
         if isinstance(row, PoolMonRow):
             self._rows.append(row)
             if row.junk:

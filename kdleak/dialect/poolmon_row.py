@@ -144,6 +144,14 @@ def read_row(line: Line, titles: Titles) -> Union[PoolMonRow, UnreadableRow, Non
     )  # fmt: skip
 
 
+def is_cut(row: PoolMonRow) -> bool:
+    """Whether the last number lacks digits, as where a text was cut: bytes and blocks tell it."""
+    if row.driver_text or row.junk or row.diff <= 0 or row.bytes < 0:
+        return False
+    whole, shown = str(row.bytes // row.diff), str(row.per_alloc)
+    return whole != shown and whole.startswith(shown)
+
+
 def _find_type(text: str) -> Optional[re.Match[str]]:
     """The pool type of a row; the tag itself may read "Nonp"."""
     found = _TYPE.search(text)

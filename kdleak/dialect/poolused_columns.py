@@ -266,7 +266,8 @@ class RowReader:
             width = found.end(group) - found.end(group - 1)
             if width != self._widths[group - first]:
                 blanks = found.start(group) - found.end(group - 1)
-                if width < self._widths[group - first] or blanks > 1:
+                old_gap = self._header.layout is Layout.OLD and group == first + 2
+                if width < self._widths[group - first] or blanks > (2 if old_gap else 1):
                     return False
         return True
 

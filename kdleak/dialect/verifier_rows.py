@@ -246,6 +246,8 @@ def read_allocation(line: Line) -> Optional[Union[VerifierAllocation, Unparsed]]
     caller = _CALLER.search(text, found.end() + 1)
     if caller is None:
         return Unparsed(line.number, line.text, "an allocation without its caller")
+    if _digits(caller[1]) < _digits(found[1]):
+        return Unparsed(line.number, line.text, "the caller has fewer digits than the address")
     tag = _tag_between(
         text[found.end() : caller.start()],
         _NEW_GAP if found[1].startswith("0x") else _OLD_GAP,
@@ -260,6 +262,10 @@ def read_allocation(line: Line) -> Optional[Union[VerifierAllocation, Unparsed]]
         symbol=text[caller.end() :].strip() or None,
         line=line.number,
     )
+
+
+def _digits(address: str) -> int:
+    return len(address.replace("0x", "", 1).replace("`", ""))
 
 
 def _tag_between(text: str, gap: int) -> Optional[str]:
