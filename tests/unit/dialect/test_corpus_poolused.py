@@ -18,8 +18,8 @@ def _compare(lists, expected):
     assert not lists.rejected
     tables = expected.get("tables", [expected])
     assert len(lists.tables) == len(tables)
-    for table, wanted in zip(lists.tables, tables):
-        wanted = {key: value for key, value in wanted.items() if key not in META}
+    for table, one in zip(lists.tables, tables):
+        wanted = {key: value for key, value in one.items() if key not in META}
         wanted.setdefault("filter", None)
         for row in wanted["rows"]:
             row.setdefault("unknown", False)
