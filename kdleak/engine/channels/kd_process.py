@@ -20,6 +20,7 @@ from kdleak.engine.channels.kd_break import BreakWay, default_way, end_tree
 from kdleak.engine.channels.kd_text import (
     Capture,
     Found,
+    before_a_stop,
     find_mark,
     output_of,
     overlap_of,
@@ -177,12 +178,16 @@ class KdProcess:
         return Output(output, found.processor, found.prompt)
 
     def take_partial(self) -> str:
-        """What came so far, while no mark is there; a last line without its end stays."""
+        """What came so far, while no mark is there.
+
+        A last line without its end stays, and so does the reason of a stop whose rest is still on
+        its way: who takes the stop has to see it.
+        """
         with self._news:
             if self._found_at is not None:
                 return ""
             text, dropped = self._capture.take()
-            whole = text.rfind("\n") + 1
+            whole = before_a_stop(text)
             self._capture.add(text[whole:])
         return with_notice(text[:whole], dropped)
 

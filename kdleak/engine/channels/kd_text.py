@@ -33,6 +33,11 @@ _LOST = (
 )
 _BREAK_IN = "You are seeing this message because you pressed either"
 _CONNECTED = re.compile(r"^(?:Connected to |Kernel Debugger connection established)", re.MULTILINE)
+_STOPPING = re.compile(
+    r"^(?:[^\n]{0,200} - code [0-9a-fA-F]{1,8} \((?:first|!!! second) chance"
+    r"|Breakpoint [0-9]{1,5} hit|\*\*\* Fatal System Error)",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,12 @@ class Found:
     end: int
     prompt: str = ""
     processor: Optional[int] = None
+
+
+def before_a_stop(text: str) -> int:
+    """Characters of whole lines that were printed before a stop is announced."""
+    announced = _STOPPING.search(text)
+    return announced.start() if announced is not None else text.rfind("\n") + 1
 
 
 def new_mark() -> str:

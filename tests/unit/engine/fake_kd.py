@@ -90,6 +90,11 @@ def go():
     elif plan == "surplus":
         state["plan"] = "never"
         out(BOX)
+    elif plan == "slowly":
+        banner, rest = HIT.split("\n", 1)
+        out(f"driver says hello\n{banner}\n")
+        time.sleep(0.8)
+        out(rest)
     elif plan == "late":
         # Stops by itself when the break is asked for; the break comes after the next resume.
         breaks.wait()

@@ -332,6 +332,18 @@ def test_a_hit_that_is_faster_than_the_break(bench):
     assert bench.diary.count("g") == 3
 
 
+def test_a_hit_that_is_told_in_two_pieces(bench):
+    """The time is over just when the debugger has printed why the target stopped, not yet where."""
+    channel = settled(bench.open())
+    channel.execute("plan slowly")
+    running = channel.resume(0.4)
+    assert running.running
+    assert running.text == "driver says hello\n"
+    stop = channel.interrupt(5.0)
+    assert stop.text.startswith("Break instruction exception - code 80000003")
+    assert "int     3" in stop.text
+
+
 def test_ctrl_c_while_waiting_leaves_the_target_running(bench, monkeypatch):
     channel = settled(bench.open())
 
