@@ -138,8 +138,10 @@ class ChildProcess:
                 with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                     subprocess.run(
                         ["taskkill", "/T", "/F", "/PID", str(process.pid)],
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,  # pipes could keep its own end waiting
+                        stderr=subprocess.DEVNULL,
                         check=False,
-                        capture_output=True,
                         timeout=10,
                     )
         else:
@@ -149,12 +151,13 @@ class ChildProcess:
         with contextlib.suppress(OSError):
             process.kill()
         self.wait(5.0)
+        # The readers close what they read: some other process may hold the far end, and closing
+        # a pipe that a thread still reads would wait for that thread for ever.
         for thread in self._threads:
             thread.join(2.0)
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                with contextlib.suppress(OSError, ValueError):
-                    pipe.close()
+        if process.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):
+                process.stdin.close()
 
     def _read_answers(self) -> None:
         pipe = self._process.stdout
@@ -176,6 +179,7 @@ class ChildProcess:
             pass
         finally:
             self._answers.put(None)
+            _close(pipe)
 
     def _read_words(self) -> None:
         pipe: Optional[IO[bytes]] = self._process.stderr
@@ -183,9 +187,16 @@ class ChildProcess:
             while pipe is not None:
                 line = pipe.readline(4096)
                 if not line:
-                    return
+                    break
                 if line.strip():
                     self._words.append(_printable(line))
+        _close(pipe)
+
+
+def _close(pipe: Optional[IO[bytes]]) -> None:
+    if pipe is not None:
+        with contextlib.suppress(OSError, ValueError):
+            pipe.close()
 
 
 def _printable(line: bytes) -> str:

@@ -370,3 +370,25 @@ def test_lines():
     assert decode(b"garbage " + line) == ({"kdleak": 1, "id": 1, "ok": "\u00e9"}, b"garbage ")
     assert decode(b"garbage\n") == (None, b"garbage\n")
     assert decode(line[:-5]) == (None, line[:-5])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there the whole tree is ended")
+def test_streams_held_by_a_process_that_lives_on(fake, tmp_path, monkeypatch):
+    """As Wine's server or a console host may: neither the end nor the close waits for it."""
+    holder = tmp_path / "holder"
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    source = (tmp_path / "pykd.py").read_text()
+    (tmp_path / "pykd.py").write_text(
+        "import subprocess\n"
+        f"one = subprocess.Popen({command!r}, close_fds=False, start_new_session=True)\n"
+        f"open({str(holder)!r}, 'w').write(str(one.pid))\n" + source
+    )
+    channel = open_child("pykd", CONNECTION)
+    began = time.monotonic()
+    try:
+        with pytest.raises(LinkLost, match="process ended"):
+            channel.execute("die", timeout=30.0)
+        channel.close()
+        assert time.monotonic() - began < 15.0
+    finally:
+        os.kill(int(holder.read_text()), 9)
