@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Callable, List, Mapping, Optional, Tuple, Type
 
+from kdleak.dialect.breaks import BreakReason
 from kdleak.dialect.registers import parse_registers
 from kdleak.engine.channels.base import LIVE_KERNEL, LOCAL_KERNEL, Channel, Resumed
 from kdleak.engine.dbgeng_memory import DebuggerMemory
@@ -386,7 +387,8 @@ class DbgEngEngine:
         except TargetError:
             registers = {}
         self._stop = classify(resumed, announced, registers, self._break_in, now)
-        if self._stop.kind is StopKind.EXCEPTION and resumed.code is None and announced is None:
+        unsaid = announced is None or announced.reason is BreakReason.UNSAID
+        if self._stop.kind is StopKind.EXCEPTION and resumed.code is None and unsaid:
             # A breakpoint of the user's, seldom: it may come without a word of why.
             again = replace(resumed, text=self._last_event().text)
             announced = last_break(again.text)

@@ -8,11 +8,11 @@ thousands of requests.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, List, Optional, Tuple
+from typing import Callable, List, Optional, Sequence, Tuple
 
 from kdleak.dialect.engine_errors import FailureKind, find_engine_error
 from kdleak.dialect.poolused import parse_poolused
-from kdleak.dialect.poolused_table import Layout, PoolUsedTable
+from kdleak.dialect.poolused_table import Layout, PoolUsedRow, PoolUsedTable
 from kdleak.engine.channels.base import Channel
 from kdleak.errors import KdleakError, LinkError, TargetError
 from kdleak.model import PoolSnapshot, TagUsage
@@ -24,6 +24,9 @@ _PLAIN_LISTS = ("!poolused 2", "!poolused 4")
 _PATIENCE = 1800.0
 """Seconds for one list: on a slow serial line it takes many minutes."""
 
+_NEGLIGIBLE_SHARE = 0.01
+"""Part of the bytes in use that may hide behind tags which cannot be told apart."""
+
 _NO_EXTENSION = frozenset({FailureKind.NO_EXPORT, FailureKind.NO_EXTENSION})
 
 
@@ -34,6 +37,7 @@ class _Listed:
     whole: bool
     verbose: bool
     ambiguous: int
+    ambiguous_share: float
     unread: int
 
 
@@ -117,11 +121,18 @@ class DebuggerPool:
         if not any(part.whole for part in parts) and len(parts) > 1:
             gaps.append("!poolused ended without a TOTAL that its rows add up to")
         ambiguous = max(part.ambiguous for part in parts)
+        share = max(part.ambiguous_share for part in parts)
         if ambiguous:
-            gaps.append(
-                f"{ambiguous} tag{'s' if ambiguous != 1 else ''} with bytes that do not print: "
-                "!poolused shows dots for them, so they are left out"
+            sentence = (
+                f"{ambiguous} tag{'s' if ambiguous != 1 else ''} with bytes that do not print "
+                f"({share:.1%} of what is in use): !poolused shows dots for them, so they are "
+                "left out"
             )
+            # Every real system has a few: they make no result incomplete.
+            if share > _NEGLIGIBLE_SHARE:
+                gaps.append(sentence)
+            else:
+                self._remark(f"{sentence}.")
         unread = sum(part.unread for part in parts)
         if unread:
             gaps.append(f"{unread} lines of !poolused were not understood")
@@ -154,8 +165,14 @@ class DebuggerPool:
             whole=_adds_up(good),
             verbose=good.layout is Layout.VERBOSE,
             ambiguous=len(good.ambiguous_rows),
+            ambiguous_share=_used(good.ambiguous_rows) / max(_used(good.rows), 1),
             unread=len(good.unparsed),
         )
+
+
+def _used(rows: Sequence[PoolUsedRow]) -> int:
+    """Bytes in use in both pools."""
+    return sum(row.nonpaged_used + row.paged_used for row in rows)
 
 
 def _adds_up(table: PoolUsedTable) -> bool:

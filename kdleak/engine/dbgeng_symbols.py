@@ -172,8 +172,9 @@ class DebuggerSymbols:
     def _why(text: str) -> str:
         failure = find_engine_error(text)
         if failure is not None:
-            return failure.sentence
-        return f"the debugger answered: {' '.join(text.split())[:200] or 'nothing'}"
+            return failure.sentence.replace(")'", "'")
+        said = " ".join(text.replace(")'", "'").split())  # the bracket is that of @@masm()
+        return f"the debugger answered: {said[:200] or 'nothing'}"
 
     def nearest(self, address: int) -> Symbolized:
         """The nearest symbol at or below an address."""

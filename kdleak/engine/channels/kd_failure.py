@@ -18,6 +18,7 @@ from kdleak.errors import (
     NoTarget,
     PortInUse,
     TargetError,
+    WrongKey,
 )
 
 _NET_PORT = re.compile(
@@ -99,6 +100,13 @@ def no_answer(
             f"the target answered but did not stop within {seconds:.0f} s; the debugger said: "
             f"{said}",
             "give it more time, or a local symbol path if symbols are being downloaded",
+        )
+    if "Bad packet sent from" in text:
+        return WrongKey(
+            f"attaching kd.exe to {where}",
+            f"packets arrive on the port, but none that fits the key came within {seconds:.0f} s",
+            "give the key that the target shows with: bcdedit /dbgsettings; and see that no other "
+            "machine sends to this port",
         )
     key = "that its key is the one given, " if where.startswith("net") else ""
     return NoTarget(
