@@ -194,10 +194,11 @@ def test_link_lost_for_good(
     practice = practice_over_kdnet(late=True)
     with Wire(practice.port) as wire:
         practice.plug_into(wire.target_side)
-        started = hunt("kd", practice, *LONG, "--timeout", "5", "--grace", "12")
+        started = hunt("kd", practice, *LONG, "--timeout", "5", "--grace", "4")
         started.says("watching '")
         wire.cut()
-        started.ends(5, timeout=90)
+        time.sleep(0.5)
+        started.interrupt().ends(5, timeout=90)
         assert_not_confirmed(started)
         assert rig.processes() == []
         assert len(doors.journal) == 1
