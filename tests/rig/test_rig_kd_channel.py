@@ -16,7 +16,7 @@ from kdleak.engine.channels.kd import open_kd
 from kdleak.engine.channels.kd_break import BreakWay, SignalBreak
 from kdleak.engine.channels.kd_channel import KdChannel
 from kdleak.engine.channels.kd_process import KdProcess
-from kdleak.errors import LinkLost, NoTarget, PortInUse, TargetError
+from kdleak.errors import LinkLost, NoTarget, PortInUse, TargetError, WrongKey
 from tests.rig.conftest import Practice, plan_practice
 from tests.rig.places import windows_path
 from tests.rig.rig import MARK, Rig
@@ -216,7 +216,7 @@ def test_a_wrong_key(open_channel: Open, practice_over_kdnet: StartPractice) -> 
     practice = practice_over_kdnet()
     port = practice.connection.split(",")[0]
     wrong = Practice(f"{port},key=5.6.7.8", practice.symbols, [], practice.process)
-    with pytest.raises(NoTarget) as caught:
+    with pytest.raises(WrongKey) as caught:
         open_channel(wrong, timeout=6.0)
     assert "key" in caught.value.next_step
     assert "5.6.7.8" not in str(caught.value)
