@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import List, Optional, Sequence, Tuple, Union
 
 from kdleak.dialect.addresses import parse_address
+from kdleak.dialect.extension_walk import walk_outputs, walk_rows
 from kdleak.dialect.fields import (
     ADDRESS,
     LOOK_AHEAD,
@@ -404,37 +405,21 @@ def take_pool(lines: Sequence[Line], index: int) -> Tuple[Pool, int]:
         or Opening(None, index)
     )
     page = _PageBuilder(opening.command)
-    position = end = opening.first
-    while position < len(lines):
-        line = lines[position]
-        if is_prompt(line.text):
-            break
-        if not line.text.strip():
-            position += 1
-            continue
-        if not page.take(line):
-            if _PAGE.match(line.text.lstrip()) or not _own_row_follows(lines, position + 1):
-                break
-            page.unparsed.append(Unparsed(line.number, line.text, "between the rows of !pool"))
-        position += 1
-        end = position
+    end = walk_rows(
+        lines,
+        opening.first,
+        take=lambda at: page.take(lines[at]),
+        ends=lambda at: (
+            _PAGE.match(lines[at].text.lstrip()) is not None or not _own_row_follows(lines, at + 1)
+        ),
+        note=lambda line: page.unparsed.append(
+            Unparsed(line.number, line.text, "between the rows of !pool")
+        ),
+    )
     return Pool(page.build(), tuple(page.unparsed)), max(end, index + 1)
 
 
 def parse_pool(source: Source) -> Pool:
     """Read every ``!pool`` output of a text; other lines are reported as not understood."""
-    lines = lines_of(source)
-    pages: List[PoolPage] = []
-    unparsed: List[Unparsed] = []
-    index = 0
-    while index < len(lines):
-        if starts_pool(lines, index):
-            part, index = take_pool(lines, index)
-            pages.extend(part.pages)
-            unparsed.extend(part.unparsed)
-            continue
-        line = lines[index]
-        if not (not line.text.strip() or is_prompt(line.text) or is_gap(line.text)):
-            unparsed.append(Unparsed(line.number, line.text, "no output of !pool"))
-        index += 1
-    return Pool(tuple(pages), tuple(unparsed))
+    parts, unparsed = walk_outputs(lines_of(source), starts_pool, take_pool, "!pool")
+    return Pool(tuple(page for part in parts for page in part.pages), unparsed)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import List, Optional, Sequence, Tuple
 
 from kdleak.dialect.addresses import parse_address
+from kdleak.dialect.extension_walk import walk_outputs, walk_rows
 from kdleak.dialect.fields import (
     ADDRESS,
     LOOK_AHEAD,
@@ -316,22 +317,15 @@ def take_poolfind(lines: Sequence[Line], index: int) -> Tuple[PoolFind, int]:
         or Opening(None, index)
     )
     reader = _Reader(opening.command)
-    position = end = opening.first
-    while position < len(lines):
-        line = lines[position]
-        if is_prompt(line.text):
-            break
-        if not line.text.strip():
-            position += 1
-            continue
-        if not reader.take(line, position + 1 == len(lines)):
-            if not _own_line_follows(lines, position + 1):
-                break
-            reader.unparsed.append(
-                Unparsed(line.number, line.text, "between the rows of !poolfind")
-            )
-        position += 1
-        end = position
+    end = walk_rows(
+        lines,
+        opening.first,
+        take=lambda at: reader.take(lines[at], at + 1 == len(lines)),
+        ends=lambda at: not _own_line_follows(lines, at + 1),
+        note=lambda line: reader.unparsed.append(
+            Unparsed(line.number, line.text, "between the rows of !poolfind")
+        ),
+    )
     searches = tuple(section.build() for section in reader.sections)
     result = PoolFind(searches, tuple(reader.messages), tuple(reader.unparsed))
     return result, max(end, index + 1)
@@ -339,20 +333,9 @@ def take_poolfind(lines: Sequence[Line], index: int) -> Tuple[PoolFind, int]:
 
 def parse_poolfind(source: Source) -> PoolFind:
     """Read every ``!poolfind`` output of a text; other lines are reported as not understood."""
-    lines = lines_of(source)
-    searches: List[PoolSearch] = []
-    messages: List[str] = []
-    unparsed: List[Unparsed] = []
-    index = 0
-    while index < len(lines):
-        if starts_poolfind(lines, index):
-            part, index = take_poolfind(lines, index)
-            searches.extend(part.searches)
-            messages.extend(part.messages)
-            unparsed.extend(part.unparsed)
-            continue
-        line = lines[index]
-        if not (not line.text.strip() or is_prompt(line.text) or is_gap(line.text)):
-            unparsed.append(Unparsed(line.number, line.text, "no output of !poolfind"))
-        index += 1
-    return PoolFind(tuple(searches), tuple(messages), tuple(unparsed))
+    parts, unparsed = walk_outputs(lines_of(source), starts_poolfind, take_poolfind, "!poolfind")
+    return PoolFind(
+        tuple(search for part in parts for search in part.searches),
+        tuple(message for part in parts for message in part.messages),
+        unparsed,
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Sequence, Tuple
 
+from kdleak.dialect.extension_walk import walk_outputs, walk_rows
 from kdleak.dialect.fields import (
     LOOK_AHEAD,
     Opening,
@@ -358,37 +359,23 @@ def take_verifier(lines: Sequence[Line], index: int) -> Tuple[Verifier, int]:
         or Opening(None, index)
     )
     reader = _Reader(opening.command)
-    position = end = opening.first
-    while position < len(lines):
-        line = lines[position]
-        if is_prompt(line.text) or reader.begins_anew(line.text[:_LONGEST_LINE].strip()):
-            break
-        if not line.text.strip():
-            position += 1
-            continue
-        if not reader.take(line):
-            if not _own_line_follows(lines, position + 1):
-                break
-            reader.unparsed.append(Unparsed(line.number, line.text, "inside !verifier"))
-        position += 1
-        end = position
+
+    def anew(at: int) -> bool:
+        return reader.begins_anew(lines[at].text[:_LONGEST_LINE].strip())
+
+    end = walk_rows(
+        lines,
+        opening.first,
+        take=lambda at: not anew(at) and reader.take(lines[at]),
+        ends=lambda at: anew(at) or not _own_line_follows(lines, at + 1),
+        note=lambda line: reader.unparsed.append(
+            Unparsed(line.number, line.text, "inside !verifier")
+        ),
+    )
     return reader.build(), max(end, index + 1)
 
 
 def parse_verifier(source: Source) -> Verifier:
     """Read every ``!verifier`` of a text but the pool log; other lines are not understood."""
-    lines = lines_of(source)
-    reports: List[VerifierReport] = []
-    unparsed: List[Unparsed] = []
-    index = 0
-    while index < len(lines):
-        if starts_verifier(lines, index):
-            part, index = take_verifier(lines, index)
-            reports.extend(part.reports)
-            unparsed.extend(part.unparsed)
-            continue
-        line = lines[index]
-        if not (not line.text.strip() or is_prompt(line.text) or is_gap(line.text)):
-            unparsed.append(Unparsed(line.number, line.text, "no output of !verifier"))
-        index += 1
-    return Verifier(tuple(reports), tuple(unparsed))
+    parts, unparsed = walk_outputs(lines_of(source), starts_verifier, take_verifier, "!verifier")
+    return Verifier(tuple(report for part in parts for report in part.reports), unparsed)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
 from kdleak.dialect.addresses import parse_address
+from kdleak.dialect.extension_walk import walk_outputs, walk_rows
 from kdleak.dialect.fields import (
     ADDRESS,
     LOOK_AHEAD,
@@ -279,37 +280,21 @@ def take_verifier_log(lines: Sequence[Line], index: int) -> Tuple[VerifierLog, i
         or Opening(None, index)
     )
     reader = _Reader(opening.command)
-    position = end = opening.first
-    while position < len(lines):
-        line = lines[position]
-        if is_prompt(line.text):
-            break
-        if not line.text.strip():
-            position += 1
-            continue
-        if not reader.take(line):
-            if _is_own(line) or not _own_line_follows(lines, position + 1):
-                break
-            reader.unparsed.append(Unparsed(line.number, line.text, "inside a verifier log"))
-        position += 1
-        end = position
+    end = walk_rows(
+        lines,
+        opening.first,
+        take=lambda at: reader.take(lines[at]),
+        ends=lambda at: _is_own(lines[at]) or not _own_line_follows(lines, at + 1),
+        note=lambda line: reader.unparsed.append(
+            Unparsed(line.number, line.text, "inside a verifier log")
+        ),
+    )
     return reader.build(), max(end, index + 1)
 
 
 def parse_verifier_log(source: Source) -> VerifierLog:
     """Read every ``!verifier 0x80`` of a text; other lines are reported as not understood."""
-    lines = lines_of(source)
-    searches: List[VerifierSearch] = []
-    unparsed: List[Unparsed] = []
-    index = 0
-    while index < len(lines):
-        if starts_verifier_log(lines, index):
-            part, index = take_verifier_log(lines, index)
-            searches.extend(part.searches)
-            unparsed.extend(part.unparsed)
-            continue
-        line = lines[index]
-        if not (not line.text.strip() or is_prompt(line.text) or is_gap(line.text)):
-            unparsed.append(Unparsed(line.number, line.text, "no output of !verifier 0x80"))
-        index += 1
-    return VerifierLog(tuple(searches), tuple(unparsed))
+    parts, unparsed = walk_outputs(
+        lines_of(source), starts_verifier_log, take_verifier_log, "!verifier 0x80"
+    )
+    return VerifierLog(tuple(search for part in parts for search in part.searches), unparsed)
