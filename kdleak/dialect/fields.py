@@ -129,3 +129,17 @@ def find_opening_above(
             found = find_opening(lines, above, name, accepts)
             return Opening(found.command, index) if found else None
     return None
+
+
+def opening_of(
+    lines: Sequence[Line], index: int, name: str, accepts: Optional[Callable[[str], bool]] = None
+) -> Opening:
+    """Where an output begins whose first line, or whose command line, stands at an index.
+
+    See ``find_opening`` for the arguments; ``command`` is None where no command line is there.
+    """
+    return (
+        find_opening(lines, index, name, accepts)
+        or find_opening_above(lines, index, name, accepts)
+        or Opening(None, index)
+    )

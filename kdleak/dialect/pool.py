@@ -16,12 +16,12 @@ from kdleak.dialect.extension_walk import walk_outputs, walk_rows
 from kdleak.dialect.fields import (
     ADDRESS,
     LOOK_AHEAD,
-    Opening,
     find_opening,
     find_opening_above,
     is_failure,
     is_gap,
     is_preamble,
+    opening_of,
     read_address,
 )
 from kdleak.dialect.prompt import is_prompt
@@ -399,11 +399,7 @@ def _own_row_follows(lines: Sequence[Line], index: int) -> bool:
 
 def take_pool(lines: Sequence[Line], index: int) -> Tuple[Pool, int]:
     """Read the output of one ``!pool``; the second value is the first line behind it."""
-    opening = (
-        find_opening(lines, index, "pool")
-        or find_opening_above(lines, index, "pool")
-        or Opening(None, index)
-    )
+    opening = opening_of(lines, index, "pool")
     page = _PageBuilder(opening.command)
     end = walk_rows(
         lines,

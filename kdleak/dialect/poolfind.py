@@ -16,12 +16,12 @@ from kdleak.dialect.extension_walk import walk_outputs, walk_rows
 from kdleak.dialect.fields import (
     ADDRESS,
     LOOK_AHEAD,
-    Opening,
     find_opening,
     find_opening_above,
     is_failure,
     is_gap,
     is_preamble,
+    opening_of,
     read_address,
 )
 from kdleak.dialect.pool import BlockState, read_block_row
@@ -311,11 +311,7 @@ class _Reader:
 
 def take_poolfind(lines: Sequence[Line], index: int) -> Tuple[PoolFind, int]:
     """Read the output of one ``!poolfind``; the second value is the first line behind it."""
-    opening = (
-        find_opening(lines, index, "poolfind")
-        or find_opening_above(lines, index, "poolfind")
-        or Opening(None, index)
-    )
+    opening = opening_of(lines, index, "poolfind")
     reader = _Reader(opening.command)
     end = walk_rows(
         lines,

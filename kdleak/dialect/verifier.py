@@ -13,11 +13,10 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from kdleak.dialect.extension_walk import walk_outputs, walk_rows
 from kdleak.dialect.fields import (
     LOOK_AHEAD,
-    Opening,
     find_opening,
-    find_opening_above,
     is_failure,
     is_gap,
+    opening_of,
 )
 from kdleak.dialect.prompt import is_prompt
 from kdleak.dialect.source import Line, Source, Unparsed, lines_of
@@ -353,11 +352,7 @@ def _own_line_follows(lines: Sequence[Line], index: int) -> bool:
 
 def take_verifier(lines: Sequence[Line], index: int) -> Tuple[Verifier, int]:
     """Read the output of one ``!verifier``; the second value is the first line behind it."""
-    opening = (
-        find_opening(lines, index, "verifier", _is_report)
-        or find_opening_above(lines, index, "verifier", _is_report)
-        or Opening(None, index)
-    )
+    opening = opening_of(lines, index, "verifier", _is_report)
     reader = _Reader(opening.command)
 
     def anew(at: int) -> bool:

@@ -16,11 +16,10 @@ from kdleak.dialect.extension_walk import walk_outputs, walk_rows
 from kdleak.dialect.fields import (
     ADDRESS,
     LOOK_AHEAD,
-    Opening,
     find_opening,
-    find_opening_above,
     is_failure,
     is_gap,
+    opening_of,
 )
 from kdleak.dialect.prompt import is_prompt
 from kdleak.dialect.source import Line, Source, Unparsed, lines_of
@@ -274,11 +273,7 @@ def _own_line_follows(lines: Sequence[Line], index: int) -> bool:
 
 def take_verifier_log(lines: Sequence[Line], index: int) -> Tuple[VerifierLog, int]:
     """Read the output of one ``!verifier 0x80``; then the index of the first line behind it."""
-    opening = (
-        find_opening(lines, index, "verifier", is_pool_log)
-        or find_opening_above(lines, index, "verifier", is_pool_log)
-        or Opening(None, index)
-    )
+    opening = opening_of(lines, index, "verifier", is_pool_log)
     reader = _Reader(opening.command)
     end = walk_rows(
         lines,

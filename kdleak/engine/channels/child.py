@@ -407,7 +407,9 @@ class ChildAccess:
         """Integer registers of the processor that stopped."""
         doing = f"reading registers of {self._channel.where}"
         answer = self._channel.ask(doing, {"do": "registers"}, QUICK_SECONDS)
-        return {str(name): int(value) for name, value in dict(answer).items()}  # type: ignore[call-overload]
+        if not isinstance(answer, dict):
+            raise TargetError(doing, "the debugger's process answered with none", "try again")
+        return {str(name): int(value) for name, value in answer.items()}
 
 
 def open_child(
