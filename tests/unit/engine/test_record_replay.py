@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from dbgeng_fakes import FINISH, TRACK, FakeDebugger, Halt, hit
+from dbgeng_fakes import FINISH, TRACK, FakeDebugger, hit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -231,7 +231,3 @@ def test_what_a_stop_says_survives(tmp_path):
     replay = open_replay(path)
     assert [replay.resume(1) for _ in told] == told
     replay.close()
-
-
-def test_halt_defaults():
-    assert Halt(1).rsp % 8 == 0
