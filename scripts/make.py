@@ -157,7 +157,7 @@ def main_environment(dev):
         )
     requirements = ["requirements-dev.txt"] if dev else []
     watched = ["pyproject.toml", *requirements]
-    return environment(VENV, python, requirements, ["-e", ".[practice]"], watched)
+    return environment(VENV, python, requirements, ["-e", ".[practice,dump]"], watched)
 
 
 def task_help():

@@ -12,6 +12,10 @@ from kdleak import __version__
 _COMMANDS: Dict[str, Tuple[str, str]] = {
     "rank": ("kdleak.cli.rank", "Which pool tags hold or gain memory."),
     "hunt": ("kdleak.cli.hunt", "Find the code that leaks: rank, arm, collect stacks, disarm."),
+    "dump": ("kdleak.cli.dump", "What a crash dump says: tags, their blocks, who asks for them."),
+    "find": ("kdleak.cli.find", "The blocks of a pool tag in a crash dump."),
+    "sites": ("kdleak.cli.sites", "The code that asks for a pool tag, by its instructions."),
+    "diff": ("kdleak.cli.diff", "What grew between two crash dumps."),
     "parse": (
         "kdleak.cli.parse",
         "What is in a log: tags, hits, stacks, and the rest.",

@@ -45,7 +45,11 @@ if path:
 
 
 class Lines:
-    """What comes out of a pipe, as it comes."""
+    """What comes out of a pipe, as it comes.
+
+    The thread that reads closes the pipe: some other process may hold its far end for longer
+    than the one that was started.
+    """
 
     def __init__(self, pipe: IO[str]) -> None:
         self.text = ""
@@ -54,14 +58,13 @@ class Lines:
         self._thread.start()
 
     def _read(self) -> None:
-        for line in self._pipe:
-            self.text += line
+        with self._pipe:
+            for line in self._pipe:
+                self.text += line
 
     def finish(self) -> None:
-        """Wait for its end; a pipe that somebody else holds open is left alone."""
+        """Wait for its end; a pipe that somebody else holds open is left to its thread."""
         self._thread.join(10)
-        if not self._thread.is_alive():
-            self._pipe.close()
 
 
 class HuntProcess:
