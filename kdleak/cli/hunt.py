@@ -18,6 +18,7 @@ from kdleak.cli.target_options import (
     TargetChoice,
     TargetOptions,
     choose_target,
+    refuse_dump,
     target_options,
     tell_ignored,
 )
@@ -122,6 +123,7 @@ def command(
       kdleak hunt --replay hunt.jsonl
       kdleak hunt --tag Leak --explain
     """
+    refuse_dump(target, "hunting")
     options = HuntOptions(
         tag=PoolTag.parse(tag) if tag is not None else None,
         rank=RankOptions(

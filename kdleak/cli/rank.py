@@ -60,7 +60,9 @@ def command(
 ) -> int:
     """Rank the pool tags of a live target by growth, or by what they hold.
 
-    The target is stopped for each snapshot only as long as reading the tag tables takes, and
+    Of a crash dump (-z) by what they hold: it is one moment, and growth takes two (kdleak diff).
+
+    A live target is stopped for each snapshot only as long as reading the tag tables takes, and
     runs in between. It is left running.
 
     \b
@@ -68,19 +70,19 @@ def command(
       kdleak rank -k net:port=50000,key=1.2.3.4
       kdleak rank -k net:port=50000,key=1.2.3.4 --interval 600 --snapshots 7
       kdleak rank -k com:ipport=4555,port=127.0.0.1 --by used --json > tags.json
+      kdleak rank -z MEMORY.DMP
       kdleak rank --log before.txt --log after.txt
     """
     if logs:
-        if target.connection or target.replay or target.record or explain_only:
+        if target.connection or target.dump or target.replay or target.record or explain_only:
             raise UsageError(
                 "ranking the tags of logs",
-                "-k, --replay, --record and --explain are about a target",
+                "-k, -z, --replay, --record and --explain are about a target",
                 "give either --log or a target",
             )
-        chosen = context.get_parameter_source("by") is ParameterSource.COMMANDLINE
         return rank_logs(
             logs,
-            by=RankBy(by) if chosen else None,
+            by=RankBy(by) if _given(context, "by") else None,
             pool=_POOLS[pool],
             top=top,
             max_size=max_size,
@@ -88,6 +90,8 @@ def command(
             output=output,
             force=force,
         )
+    if target.dump is not None:
+        by = _by_of_dump(target.dump, RankBy(by) if _given(context, "by") else None).value
     options = RankOptions(
         by=RankBy(by),
         seconds=interval,
@@ -108,8 +112,9 @@ def command(
     with view.shown(), attached(choice, memory, view.narrate) as session:
         options = session.memory.rank or options
         asked_by = options.by
-        _tell_left_over(session.journal, session.engine.where, view.narrate)
-        must_stay = session.engine.stop.kind is StopKind.BUG_CHECK
+        if session.live:
+            _tell_left_over(session.journal, session.engine.where, view.narrate)
+        must_stay = session.live and session.engine.stop.kind is StopKind.BUG_CHECK
         if must_stay and options.by is RankBy.GROWTH:
             view.narrate(
                 "The target is in a bug check and must not run: growth cannot be measured, so "
@@ -141,6 +146,26 @@ def command(
     if result.gaps or result.stop is not None or result.by is not asked_by:
         return ExitCode.INCOMPLETE
     return ExitCode.DONE
+
+
+def _given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _by_of_dump(dump: Path, chosen: Optional[RankBy]) -> RankBy:
+    """How to rank the tags of a dump: there is one way.
+
+    Raises:
+        UsageError: growth was asked for.
+    """
+    if chosen is RankBy.GROWTH:
+        raise UsageError(
+            f"ranking the tags of {dump} by growth",
+            "a crash dump is one moment of a machine",
+            "rank it by what the tags hold (--by used, the default with -z), or compare two "
+            "dumps: kdleak diff A B",
+        )
+    return RankBy.USED
 
 
 def _tell_left_over(journal: Journal, where: str, narrate: Callable[[str], None]) -> None:

@@ -9,7 +9,7 @@ import click
 
 from kdleak.cli import console
 from kdleak.cli.session import attached
-from kdleak.cli.target_options import TargetOptions, choose_target, target_options
+from kdleak.cli.target_options import TargetOptions, choose_target, refuse_dump, target_options
 from kdleak.errors import ExitCode
 from kdleak.report.json_report import restore_json
 from kdleak.report.text import render_restore
@@ -56,6 +56,7 @@ def command(
     Example:
       kdleak restore -k net:port=50000,key=1.2.3.4
     """
+    refuse_dump(target, "restoring nt!PoolHitTag")
     console.refuse_overwrite(target.record, force=force)
     choice = choose_target(target)
     choice = replace(choice, request=replace(choice.request, overwrite=force))

@@ -1,4 +1,4 @@
-"""A live session of one command: attach, hand out the engine, and always leave properly."""
+"""A session of one command: attach or open, hand out the engine, and always leave properly."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Callable, Iterator, Optional
 
 from kdleak.cli.target_options import (
+    DUMP,
     NATIVE,
     TargetChoice,
     attach,
@@ -36,7 +37,7 @@ class Session:
     """An attached engine and how to leave it.
 
     Attributes:
-        engine: attached; the target is stopped.
+        engine: attached; a live target is stopped.
         journal: where changes of the target are written down.
         memory: what the command is asked to do; of a replay, what it was when it was recorded.
         leave_stopped: set when the target stopped for a reason of its own and its user must
@@ -49,6 +50,11 @@ class Session:
     memory: Memory
     leave_stopped: bool = False
     replayed: bool = False
+
+    @property
+    def live(self) -> bool:
+        """Whether there is a machine behind it (of a replay: was), and not a dump."""
+        return self.engine.target.live
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -71,6 +77,8 @@ def attached(
 ) -> Iterator[Session]:
     """Attach for the body; afterwards the target runs, unless it waits for its user.
 
+    A crash dump is opened, and closed afterwards.
+
     Args:
         choice: target and engine.
         memory: what the command is asked to do.
@@ -85,11 +93,12 @@ def attached(
     session = Session(engine, journal, memory, replayed=replayed)
     temporary: Optional[Path] = None
     try:
-        narrate(f"{'recorded' if replayed else 'attached'}: {engine.target.description}")
-        if choice.verbose:
+        how = "recorded" if replayed else "attached" if session.live else "opened"
+        narrate(f"{how}: {engine.target.description}")
+        if choice.verbose or not session.live:  # what a dump lacks belongs to its answer
             for remark in engine.remarks:
                 narrate(remark)
-        if choice.engine != NATIVE and not (replayed or request.symbol_path):
+        if choice.engine not in (NATIVE, DUMP) and not (replayed or request.symbol_path):
             _tell_practice_symbols(engine.target.description, narrate)
         if replayed:
             # A recording is no target: what is "written" to it must not look like one to restore.
@@ -105,7 +114,7 @@ def attached(
         _leave(session, narrate)
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
-        if choice.verbose:
+        if choice.verbose and session.live:
             narrate(_statistics(engine))
 
 
@@ -126,7 +135,7 @@ def _leave(session: Session, narrate: Callable[[str], None]) -> None:
     # Ctrl+C must not cost the user the line that says whether the target is disarmed.
     InterruptGuard().install()
     # Windows goes on from a bug check by restarting: what there is to see would be gone.
-    crashed = engine.stop.kind is StopKind.BUG_CHECK
+    crashed = session.live and engine.stop.kind is StopKind.BUG_CHECK
     engine.detach(leave_stopped=session.leave_stopped or crashed)
     if crashed:
         narrate(f"The target is in a bug check ({engine.stop.detail}); it is left stopped.")

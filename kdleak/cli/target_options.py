@@ -29,6 +29,9 @@ from kdleak.windbg.session import (
 NATIVE = "native"
 """Name of our own engine among those of ``--engine``."""
 
+DUMP = "dump"
+"""Name of our own reader of crash dumps among those of ``--engine``."""
+
 ENGINE_PYTHON = (3, 11)
 """What our own engine needs; the rest of kdleak runs on 3.9."""
 
@@ -57,6 +60,7 @@ class TargetOptions:
 
     Attributes:
         connection: WinDbg's ``-k`` string, with the key; never print it.
+        dump: crash dump to open instead of a live target.
         symbol_path: None where no ``-y`` was given.
         timeout: seconds to wait for the target to answer.
         verbose: how often ``-v`` was given.
@@ -69,6 +73,7 @@ class TargetOptions:
     """
 
     connection: Optional[str] = field(default=None, repr=False)
+    dump: Optional[Path] = None
     symbol_path: Optional[str] = None
     timeout: float = 30.0
     verbose: int = 0
@@ -82,7 +87,7 @@ class TargetOptions:
     @property
     def names_a_target(self) -> bool:
         """Whether anything was given that only a target or its debugger has."""
-        return any((self.connection, self.engine, self.kd, self.python, self.record))
+        return any((self.connection, self.dump, self.engine, self.kd, self.python, self.record))
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ class TargetChoice:
 
     Attributes:
         request: the session to open; for our own engine only what it has in common.
-        engine: ``NATIVE`` or one of ``CHANNELS``; of a replay "".
+        engine: ``NATIVE``, ``DUMP`` or one of ``CHANNELS``; of a replay "".
         where: the connection without the key, fit for output.
         verbose: how often ``-v`` was given.
     """
@@ -114,6 +119,13 @@ def target_options(function: _Function) -> Callable[..., Any]:
             "com:ipport=4555,port=HOST.",
         ),
         click.option(
+            "-z",
+            "dump",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="A crash dump of a Windows kernel instead of a live target, as for WinDbg's -z.",
+        ),
+        click.option(
             "-y",
             "symbol_path",
             metavar="SYMPATH",
@@ -123,9 +135,10 @@ def target_options(function: _Function) -> Callable[..., Any]:
         ),
         click.option(
             "--engine",
-            type=click.Choice([NATIVE, *CHANNELS]),
+            type=click.Choice([NATIVE, *CHANNELS, DUMP]),
             help="What debugs the target: our own engine, or Microsoft's through kd.exe, pykd or "
-            "pybag. Default: kd on Windows where there is one, else native.",
+            "pybag. Default: kd on Windows where there is one, else native. For crash dumps: our "
+            "own reader (dump, the default), or Microsoft's.",
         ),
         click.option(
             "--kd",
@@ -203,21 +216,23 @@ def choose_target(given: TargetOptions) -> TargetChoice:
     """Fill in what the environment knows: the key, the symbol path, the engine.
 
     Raises:
-        UsageError: no connection given, options that do not go together, or (BadConnection) a
-            connection that makes no sense.
+        UsageError: no target given or no such dump, options that do not go together, or
+            (BadConnection) a connection that makes no sense.
     """
-    if given.replay is None and not given.connection:
+    if given.replay is None and given.dump is None and not given.connection:
         raise UsageError(
             "choosing the target",
             "no -k was given",
-            "name it as you would for WinDbg: -k net:port=50000,key=W.X.Y.Z, or run "
-            "`kdleak demo` to see the whole job on the bundled practice kernel",
+            "name it as you would for WinDbg: -k net:port=50000,key=W.X.Y.Z, or -z MEMORY.DMP for "
+            "a crash dump, or run `kdleak demo` to see the whole job on the bundled practice "
+            "kernel",
         )
     engine = _choose_engine(given)
     request = SessionRequest(
         connection=with_key(given.connection or ""),
         engine=engine,
-        symbol_path=_symbol_path(given.symbol_path, native=engine == NATIVE),
+        dump=given.dump,
+        symbol_path=_symbol_path(given.symbol_path, native=engine in (NATIVE, DUMP)),
         timeout=given.timeout,
         kd=given.kd,
         python=given.python,
@@ -237,6 +252,7 @@ def choose_target(given: TargetOptions) -> TargetChoice:
 
 def _choose_engine(given: TargetOptions) -> str:
     """The engine, "" for a replay; refuses options that are not its own."""
+    _check_kind(given)
     if given.replay is not None:
         engine = ""
         if given.engine is not None:
@@ -245,6 +261,8 @@ def _choose_engine(given: TargetOptions) -> str:
             )
     elif given.engine is not None:
         engine = given.engine
+    elif given.dump is not None and given.kd is None:
+        engine = DUMP
     elif given.kd is not None or debugger_found():
         engine = "kd"
     else:
@@ -263,6 +281,40 @@ def _choose_engine(given: TargetOptions) -> str:
                 + " or ".join(name for name in engines if name),
             )
     return engine
+
+
+def _check_kind(given: TargetOptions) -> None:
+    """Refuse an engine for live targets on a dump, and the reverse."""
+    if given.dump is not None and given.engine == NATIVE:
+        raise UsageError(
+            "choosing the engine",
+            "native is the one for live targets",
+            f"leave --engine out with -z, or choose one of {', '.join((DUMP, *CHANNELS))}",
+        )
+    if given.dump is None and given.engine == DUMP:
+        raise UsageError(
+            "choosing the engine", "dump is the one for crash dumps", "name one with -z FILE"
+        )
+
+
+def refuse_dump(given: TargetOptions, doing: str) -> None:
+    """Refuse ``-z`` to a command that only a live target can serve.
+
+    Args:
+        given: the options.
+        doing: one clause: "hunting".
+
+    Raises:
+        UsageError: a dump was named.
+    """
+    if given.dump is not None:
+        raise UsageError(
+            f"{doing} in {given.dump}",
+            "a crash dump is one moment of a machine, nothing runs in it and nothing can be "
+            "written to it",
+            "kdleak rank -z FILE shows which tags hold the pool, kdleak sites TAG -z FILE whose "
+            "code asks for one; for a live target use -k",
+        )
 
 
 _SYMBOL_VARIABLES = ("_NT_ALT_SYMBOL_PATH", "_NT_SYMBOL_PATH")
@@ -290,23 +342,27 @@ def practice_symbols() -> List[str]:
 
 
 def attach(choice: TargetChoice, narrate: Callable[[str], None]) -> LiveEngine:
-    """Attach the engine of a choice; the target is stopped when this returns.
+    """Attach the engine of a choice; a live target is stopped when this returns.
 
     Raises:
         MissingDependency: this Python is too old for our own engine, or kd.exe, pykd or pybag
-            is not there.
+            is not there, or a package that reading dumps needs.
+        TargetError: the dump cannot be read.
         LinkError, UnsupportedTarget, BadConnection: from the engine.
     """
-    if choice.engine != NATIVE:
+    if choice.engine not in (NATIVE, DUMP):
         return open_engine(replace(choice.request, engine=choice.engine), narrate)
+    doing = "attaching to" if choice.engine == NATIVE else "opening"
     if sys.version_info < ENGINE_PYTHON:
         raise MissingDependency(
-            f"attaching to {choice.where}",
+            f"{doing} {choice.where}",
             "kdleak's own engine needs Python "
             f"{'.'.join(map(str, ENGINE_PYTHON))} or newer, and this is "
             f"{'.'.join(map(str, sys.version_info[:2]))}",
             "install kdleak under a newer Python, or on Windows choose --engine kd",
         )
+    if choice.engine == DUMP:
+        return _open_dump(choice)
     from kdleak.engine.native import attach_native  # noqa: PLC0415 - heavy, and needs extras
 
     request = choice.request
@@ -315,3 +371,21 @@ def attach(choice: TargetChoice, narrate: Callable[[str], None]) -> LiveEngine:
         f"(up to {request.timeout:g} s) ..."
     )
     return attach_native(request.connection, request.symbol_path, timeout=request.timeout)
+
+
+def _open_dump(choice: TargetChoice) -> LiveEngine:
+    """Open a crash dump with our own reader."""
+    request = choice.request
+    if request.dump is None:
+        raise UsageError("opening a crash dump", "none was named", "name one with -z FILE")
+    try:
+        from kdleak.engine.dump import open_dump_engine  # noqa: PLC0415 - heavy, needs extras
+    except ImportError as error:
+        if str(error.name).startswith("kdleak"):
+            raise
+        raise MissingDependency(
+            f"opening {choice.where}",
+            f"reading crash dumps needs the package {error.name}",
+            'pip install "kdleak[dump]"',
+        ) from error
+    return open_dump_engine(request.dump, request.symbol_path)

@@ -39,6 +39,7 @@ class SessionRequest:
 
     Attributes:
         connection: WinDbg's ``-k`` string, with the key; "" for the debugger we run in.
+        dump: crash dump to open instead of a live target.
         engine: one of ``CHANNELS``; "" for the one there is.
         symbol_path: ``_NT_SYMBOL_PATH`` grammar; "" leaves the debugger its own.
         timeout: seconds to wait for the target to answer.
@@ -64,25 +65,28 @@ class SessionRequest:
     overwrite: bool = False
     memory: Optional[Memory] = None
     journal: Optional[Journal] = None
+    dump: Optional[Path] = None
 
     @property
     def inside(self) -> bool:
         """Whether the target is that of the debugger we run in."""
-        return not self.connection and self.replay is None
+        return not self.connection and self.replay is None and self.dump is None
 
     @property
     def where(self) -> str:
-        """The connection without its key, fit for output."""
-        return without_secrets(self.connection)
+        """The connection without its key, or the dump's name; fit for output."""
+        return str(self.dump) if self.dump is not None else without_secrets(self.connection)
 
 
 def check_request(request: SessionRequest) -> None:
     """Refuse what cannot work, before anything is opened.
 
     Raises:
-        UsageError: options that contradict each other.
+        UsageError: options that contradict each other, or a file that is not there.
         BadConnection: a KDNET connection without a key, or one with a line end in it.
     """
+    if request.dump is not None:
+        _check_dump(request, request.dump)
     if request.replay is not None:
         if request.connection:
             raise UsageError(
@@ -104,6 +108,25 @@ def check_request(request: SessionRequest) -> None:
     if not request.connection.isprintable():
         raise BadConnection(
             "understanding the connection", "it holds characters that do not print", "type it again"
+        )
+
+
+def _check_dump(request: SessionRequest, dump: Path) -> None:
+    for other, given in (
+        ("-k", bool(request.connection)),
+        ("--replay", request.replay is not None),
+    ):
+        if given:
+            raise UsageError(
+                "choosing the target", f"both {other} and -z were given", "name one of them"
+            )
+    if dump.is_dir():
+        raise UsageError(f"opening the dump {dump}", "it is a folder", "name the file in it")
+    if not dump.exists():
+        raise UsageError(f"opening the dump {dump}", "there is no such file", "check its name")
+    if not str(dump).isprintable():
+        raise UsageError(
+            "opening the dump", "its name holds characters that do not print", "rename it"
         )
 
 
@@ -176,6 +199,8 @@ def _open_channel(request: SessionRequest, narrate: Callable[[str], None]) -> Ch
     if request.inside:
         return _open_inside()
     name = request.engine or choose_channel(request.kd)
+    if request.dump is not None:
+        return _open_dump(name, request, request.dump, narrate)
     narrate(
         f"waiting for the target at {request.where} through {name} (up to {request.timeout:g} s) "
         "..."
@@ -197,6 +222,34 @@ def _open_channel(request: SessionRequest, narrate: Callable[[str], None]) -> Ch
         symbol_path=request.symbol_path,
         timeout=request.timeout,
         python=request.python,
+    )
+
+
+def _open_dump(
+    name: str, request: SessionRequest, dump: Path, narrate: Callable[[str], None]
+) -> Channel:
+    """A crash dump in Microsoft's engine."""
+    narrate(f"opening {dump} through {name} ...")
+    path = str(dump.absolute())  # the debugger has a folder of its own
+    if name == "kd":
+        from kdleak.engine.channels.kd import open_kd  # noqa: PLC0415 - one of several
+
+        return open_kd(
+            "",
+            kd=request.kd,
+            symbol_path=request.symbol_path,
+            timeout=request.timeout,
+            dump=path,
+        )
+    from kdleak.engine.channels.child import open_child  # noqa: PLC0415 - one of several
+
+    return open_child(
+        name,
+        path,
+        symbol_path=request.symbol_path,
+        timeout=request.timeout,
+        python=request.python,
+        dump=True,
     )
 
 
