@@ -57,6 +57,7 @@ def rank_of_snapshots(
     *,
     by: Optional[RankBy] = None,
     pool: Optional[Pool] = None,
+    what: str = "list",
 ) -> LoggedRank:
     """Rank the tags of logs. Pure.
 
@@ -68,6 +69,7 @@ def rank_of_snapshots(
         snapshots: of one machine, in order of time; at least one.
         by: order of the rows; growth where there are two snapshots, if None.
         pool: only this pool.
+        what: what one snapshot is called in sentences.
 
     Raises:
         ValueError: no snapshot.
@@ -78,19 +80,19 @@ def rank_of_snapshots(
     logs = tuple(dict.fromkeys(one.log for one in snapshots))
     wanted = by or (RankBy.GROWTH if len(compared) > 1 else RankBy.USED)
     if wanted is RankBy.GROWTH and len(compared) < 2:
-        gaps.append("growth takes two lists of one machine, and there is one")
+        gaps.append(f"growth takes two {what}s of one machine, and there is one")
         wanted = RankBy.USED
     if wanted is RankBy.GROWTH:
         for before, after in zip(compared, compared[1:]):
             broken = _not_comparable(before, after)
             if broken:
-                gaps.append(f"{broken}; so the tags are ranked by what they hold in the last list")
+                gaps.append(f"{broken}; so the tags are ranked by what they hold in the last {what}")
                 wanted = RankBy.USED
                 break
             gaps += _counters_back(before, after)
     if wanted is RankBy.USED:
         return _by_use(logs, compared[-1], gaps, pool)
-    return _by_growth(logs, compared, gaps, pool)
+    return _by_growth(logs, compared, gaps, pool, what)
 
 
 def _by_use(
@@ -115,6 +117,7 @@ def _by_growth(
     compared: Sequence[LoggedSnapshot],
     gaps: List[str],
     pool: Optional[Pool],
+    what: str,
 ) -> LoggedRank:
     seconds, rest_on = seconds_between(compared[0].moment, compared[-1].moment)
     ranked = rank_rows(
@@ -130,10 +133,10 @@ def _by_growth(
     same = compared[0].snapshot.rows == compared[-1].snapshot.rows
     if same and len(rows) >= _ROWS_THAT_MOVE and seconds is None:
         gaps.append(
-            "the first and the last list hold the same figures: it is one log twice, or the "
+            f"the first and the last {what} hold the same figures: it is one file twice, or the "
             "target did not run in between"
         )
-    suspect, reason = _pick(rows, len(compared), seconds)
+    suspect, reason = _pick(rows, len(compared), seconds, what)
     return LoggedRank(
         logs,
         RankBy.GROWTH,
@@ -165,10 +168,10 @@ def _not_comparable(before: LoggedSnapshot, after: LoggedSnapshot) -> str:
     first, last = before.moment, after.moment
     where = f"between {_place(before)} and {_place(after)}"
     if first.build and last.build and first.build != last.build:
-        return f"the logs are of two systems, builds {first.build} and {last.build}"
+        return f"they are of two systems, builds {first.build} and {last.build}"
     if first.uptime is not None and last.uptime is not None and last.uptime < first.uptime:
         later = (first.target_clock or 0.0) < (last.target_clock or 0.0)
-        wrong = "" if later else ", or the logs stand in the wrong order"
+        wrong = "" if later else ", or they stand in the wrong order"
         return (
             f"the machine was restarted {where} (up for {first.uptime:,.0f} s, then for "
             f"{last.uptime:,.0f} s){wrong}"
@@ -178,7 +181,7 @@ def _not_comparable(before: LoggedSnapshot, after: LoggedSnapshot) -> str:
     back, counted = _went_back(before, after)
     if back >= _FEW_TAGS and back >= counted * _MANY_WENT_BACK:
         return (
-            f"the machine was restarted {where}, or the logs stand in the wrong order: "
+            f"the machine was restarted {where}, or they stand in the wrong order: "
             f"{back:,} of {counted:,} allocation counters went back"
         )
     return ""
@@ -211,12 +214,12 @@ def _went_back(before: LoggedSnapshot, after: LoggedSnapshot) -> Tuple[int, int]
 
 
 def _pick(
-    rows: Sequence[RankRow], snapshots: int, seconds: Optional[float]
+    rows: Sequence[RankRow], snapshots: int, seconds: Optional[float], what: str
 ) -> Tuple[Optional[RankRow], str]:
     span = f"in {seconds:,.0f} s" if seconds is not None else "in an unknown time"
     growing = [row for row in rows if row.growth_bytes > 0 and row.growth_blocks > 0]
     if not growing:
-        return None, f"No tag grew between the lists ({span})."
+        return None, f"No tag grew between the {what}s ({span})."
     row = growing[0]
     grew = (
         f"'{row.tag}' ({row.pool.value}) grew by {row.growth_bytes:,} bytes "
@@ -225,11 +228,13 @@ def _pick(
     if row.trend is Trend.UP_AND_DOWN:
         return None, f"No tag grew steadily; {grew} after going up and down."
     if row.trend is Trend.STEADY:
-        return row, f"{grew}, steadily over {snapshots} lists."
-    return row, f"{grew}; more lists in between would tell growth from chance."
+        return row, f"{grew}, steadily over {snapshots} {what}s."
+    return row, f"{grew}; more {what}s in between would tell growth from chance."
 
 
 def _place(one: LoggedSnapshot) -> str:
+    if not one.lines:
+        return one.log
     line = f"line {one.lines[0]}"
     return f"{line} of {one.log}" if one.log else line
 

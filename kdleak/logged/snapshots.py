@@ -27,12 +27,13 @@ _ONLY_SOME_TAGS = re.compile(r"\s[-/][ixIX]\S")
 
 @dataclass(frozen=True)
 class LoggedSnapshot:
-    """Usage of the tags at one moment of a log.
+    """Usage of the tags at one moment of a log, or of another file (a crash dump).
 
     Attributes:
         snapshot: the figures; ``taken_at`` is the target's uptime where the log tells it.
         log: name of the log.
-        lines: number of the first line of each list it was read from.
+        lines: number of the first line of each list it was read from; () where the file is not
+            one of lines.
         moment: times printed at that stop.
         known: tag and pool of every row that was printed and could be read.
         complete: a tag that is not in it had nothing; else it may only not be shown.

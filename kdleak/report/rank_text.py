@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence
 
-from kdleak.report.page import Page, column_widths, number, signed
+from kdleak.model import PoolCounters
+from kdleak.report.page import Page, number, signed
 from kdleak.report.palette import PLAIN, Palette
 from kdleak.result import RankResult, RankRow, Trend
 
-_DROP_FIRST = (8, 3, 2, 7, 4)
-"""Columns by how little they tell beside the others: Bytes/h, Frees, Allocs, Blocks, Diff."""
+_DROP_FIRST = ("Bytes/h", "Frees", "Allocs", "Blocks", "Each", "Diff")
+"""Columns by how little they tell beside the others."""
 
 _ROLES = {Trend.STEADY: "bad", Trend.UNCERTAIN: "warn", Trend.UP_AND_DOWN: "warn"}
 
@@ -90,39 +91,47 @@ def rows_table(
         outstanding_only: allocs and frees are not known apart.
     """
     shown = ranked[:top]
-    titles = ("Tag", "Pool", "Allocs", "Frees", "Diff", "Bytes", "Growth", "Blocks", "Bytes/h")
-    rows = [
-        (
-            row.tag.text,
-            row.pool.value,
-            "?" if outstanding_only else number(row.last.allocs),
-            "?" if outstanding_only else number(row.last.frees),
-            number(row.last.outstanding),
-            number(row.last.bytes),
-            signed(row.growth_bytes) if measured else "?",
-            signed(row.growth_blocks) if measured else "?",
-            _per_hour(row.bytes_per_hour),
-        )
-        for row in shown
-    ]
+    columns: Dict[str, List[str]] = {
+        "Tag": [row.tag.text for row in shown],
+        "Pool": [row.pool.value for row in shown],
+        "Allocs": ["?" if outstanding_only else number(row.last.allocs) for row in shown],
+        "Frees": ["?" if outstanding_only else number(row.last.frees) for row in shown],
+        "Diff": [number(row.last.outstanding) for row in shown],
+        "Bytes": [number(row.last.bytes) for row in shown],
+        "Each": [average(row.last) for row in shown],
+    }
+    if measured:
+        columns["Growth"] = [signed(row.growth_bytes) for row in shown]
+        columns["Blocks"] = [signed(row.growth_blocks) for row in shown]
+        columns["Bytes/h"] = [_per_hour(row.bytes_per_hour) for row in shown]
     trends = [row.trend.value if measured else "" for row in shown]
-    room = page.width - 2 - max([len("Trend"), *map(len, trends)])
-    keep = _columns_that_fit(column_widths(titles, rows), room)
-    widths = column_widths([titles[i] for i in keep], [[row[i] for i in keep] for row in rows])
-    page.row([titles[i] for i in keep], widths, "Trend" if measured else "")
-    for row, cells, trend in zip(shown, rows, trends):
-        page.row([cells[i] for i in keep], widths, trend, _ROLES.get(row.trend, ""))
+    widths = {title: max(map(len, [title, *cells])) for title, cells in columns.items()}
+    room = page.width - 2 - (max([len("Trend"), *map(len, trends)]) if measured else 0)
+    keep = _columns_that_fit(widths, room)
+    kept = [widths[title] for title in keep]
+    page.row(keep, kept, "Trend" if measured else "")
+    for index, (row, trend) in enumerate(zip(shown, trends)):
+        role = _ROLES.get(row.trend, "")
+        page.row([columns[title][index] for title in keep], kept, trend, role)
     if len(ranked) > len(shown):
         page.line(f"  ... {len(ranked) - len(shown):,} more", plain=False)
 
 
-def _columns_that_fit(widths: Sequence[int], room: int) -> List[int]:
-    """Indexes of the columns a narrow page keeps; the least telling ones go first."""
-    keep = list(range(len(widths)))
-    for index in _DROP_FIRST:
-        if sum(widths[i] + 2 for i in keep) <= room:
+def average(counters: PoolCounters) -> str:
+    """Bytes of an average block that is outstanding; "?" where there is none."""
+    if counters.outstanding <= 0:
+        return "?" if counters.bytes else "0"
+    return number(round(counters.bytes / counters.outstanding))
+
+
+def _columns_that_fit(widths: Dict[str, int], room: int) -> List[str]:
+    """The columns a narrow page keeps; the least telling ones go first."""
+    keep = list(widths)
+    for title in _DROP_FIRST:
+        if sum(widths[one] + 2 for one in keep) <= room:
             break
-        keep.remove(index)
+        if title in keep:
+            keep.remove(title)
     return keep
 
 

@@ -329,7 +329,7 @@ def test_rank_says_what_became_of_the_list(in_process, tmp_path):
 def test_rank_of_one_log_twice(in_process):
     code, out, _ = in_process("rank", "--log", sample(85), "--log", sample(85))
     assert code == 4
-    assert "it is one log twice" in " ".join(out.split())
+    assert "it is one file twice" in " ".join(out.split())
 
 
 def test_a_log_that_ends_in_zeros(in_process, tmp_path):
