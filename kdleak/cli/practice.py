@@ -7,7 +7,10 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 import click
@@ -20,7 +23,14 @@ from kdleak.report.sanitise import sanitise
 from kdleak.windbg.session import KEY_VARIABLE
 
 if TYPE_CHECKING:
+    from kdleak.practice.ledger import CallSite
     from kdleak.practice.target import PracticeTarget
+
+_HEAD = {
+    "format": "kdleak.practice",
+    "format_version": "1.0",
+    "generator": {"name": "kdleak", "version": __version__},
+}
 
 
 @click.command("practice")
@@ -54,6 +64,45 @@ if TYPE_CHECKING:
     metavar="TICKS",
     help="Clock ticks per second; 0 runs as fast as it can.",
 )
+@click.option(
+    "--dump",
+    "dump_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Run without a debugger, crash, and write the crash dump.",
+)
+@click.option(
+    "--dump-kind",
+    type=click.Choice(["full", "bitmap", "kernel"]),
+    default="bitmap",
+    show_default=True,
+    help="full: all memory; bitmap, kernel: the pages in use.",
+)
+@click.option(
+    "--ticks",
+    type=click.IntRange(0, 1_000_000),
+    metavar="N",
+    help="With --dump: how long it runs, 100 ticks to a second.  [default: 2000]",
+)
+@click.option(
+    "--memory",
+    type=click.IntRange(2, 4096),
+    default=128,
+    show_default=True,
+    metavar="MB",
+    help="With --dump: the machine's memory.",
+)
+@click.option(
+    "--population",
+    type=click.IntRange(0, 100),
+    default=100,
+    show_default=True,
+    metavar="PERCENT",
+    help="With --dump: how much it allocates at boot.",
+)
+@click.option("--no-kdbg", is_flag=True, help="With --dump: without KdDebuggerDataBlock.")
+@click.option("--encoded-kdbg", is_flag=True, help="With --dump: KdDebuggerDataBlock encoded.")
+@click.option("--force", is_flag=True, help="With --dump: replace a file that is there.")
 @click.option("--until-eof", is_flag=True, help="End when standard input is closed (for scripts).")
 @click.option("--json", "as_json", is_flag=True, help="Print the final counters as JSON.")
 def command(
@@ -64,6 +113,14 @@ def command(
     build: str,
     processors: int,
     rate: float,
+    dump_file: Optional[Path],
+    dump_kind: str,
+    ticks: Optional[int],
+    memory: int,
+    population: int,
+    no_kdbg: bool,
+    encoded_kdbg: bool,
+    force: bool,
     until_eof: bool,
     as_json: bool,
 ) -> int:
@@ -80,16 +137,31 @@ def command(
     and in another terminal:
       kdleak hunt -k net:port=50000,key=1.2.3.4
       kdleak hunt -k com:ipport=4555,port=127.0.0.1
+    Or a crash dump of it, without a debugger:
+      kdleak practice --dump MEMORY.DMP
     """
+    if dump_file is not None:
+        return _write_dump(
+            dump_file,
+            DumpOptions(
+                kind=dump_kind,
+                seed=seed,
+                build=int(build),
+                processors=processors,
+                memory=memory,
+                ticks=ticks,
+                population=population,
+                no_kdbg=no_kdbg,
+                encoded_kdbg=encoded_kdbg,
+                force=force,
+            ),
+            as_json=as_json,
+        )
     connection, hint = _connection(kdnet, key, serial)
     try:
         from kdleak.practice.run import run_practice  # noqa: PLC0415 - needs an extra
     except ImportError as error:
-        raise MissingDependency(
-            "starting the practice kernel",
-            f"the package {error.name} is not installed",
-            'pip install "kdleak[practice]"',
-        ) from error
+        raise _no_practice(error) from error
 
     def ready(target: PracticeTarget) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -109,24 +181,89 @@ def command(
         on_ready=ready,
     )
     if as_json:
-        head = {
-            "format": "kdleak.practice",
-            "format_version": "1.0",
-            "generator": {"name": "kdleak", "version": __version__},
-        }
-        click.echo(json.dumps({**head, **result.as_json()}, indent=1))
+        click.echo(json.dumps({**_HEAD, **result.as_json()}, indent=1))
     else:
         click.echo("\n".join(result.statistics.lines()))
-        for site in result.ground_truth:
-            if site.tag.text in {"Leak", "Busy"}:
-                name = f"{site.module}!{site.function}+0x{site.offset:x}"
-                click.echo(
-                    sanitise(
-                        f"'{site.tag}' {name}: {site.allocs} allocated, {site.frees} freed, "
-                        f"{site.outstanding} blocks and {site.bytes:,} bytes outstanding"
-                    )
-                )
+        _echo_truth(result.ground_truth)
     return ExitCode.DONE
+
+
+@dataclass(frozen=True)
+class DumpOptions:
+    """The options that belong to ``--dump``."""
+
+    kind: str
+    seed: int
+    build: int
+    processors: int
+    memory: int
+    ticks: Optional[int]
+    population: int
+    no_kdbg: bool
+    encoded_kdbg: bool
+    force: bool
+
+
+def _write_dump(file: Path, options: DumpOptions, *, as_json: bool) -> int:
+    try:
+        from kdleak.dump.header import DumpKind  # noqa: PLC0415
+        from kdleak.practice import crash  # noqa: PLC0415 - needs an extra
+        from kdleak.practice.workload import Workload  # noqa: PLC0415
+    except ImportError as error:
+        raise _no_practice(error) from error
+    kinds = {
+        "full": DumpKind.FULL,
+        "bitmap": DumpKind.BITMAP_FULL,
+        "kernel": DumpKind.BITMAP_KERNEL,
+    }
+    data_block = crash.DataBlock.PLAIN
+    if options.no_kdbg:
+        data_block = crash.DataBlock.ABSENT
+    elif options.encoded_kdbg:
+        data_block = crash.DataBlock.ENCODED
+    dump = crash.write_crash_dump(
+        file,
+        kind=kinds[options.kind],
+        seed=options.seed,
+        build=options.build,
+        processors=options.processors,
+        memory=options.memory << 20,
+        ticks=crash.DEFAULT_TICKS if options.ticks is None else options.ticks,
+        workload=Workload(population=options.population),
+        data_block=data_block,
+        force=options.force,
+    )
+    if as_json:
+        click.echo(json.dumps({**_HEAD, **dump.as_json()}, indent=1))
+        return ExitCode.DONE
+    click.echo(
+        sanitise(
+            f"{file.name}: {dump.kind.title}, {dump.pages:,} pages, {dump.size:,} bytes; "
+            f"bug check 0x{dump.bug_check.code:x} after {dump.ticks} ticks"
+        )
+    )
+    _echo_truth(dump.ground_truth)
+    return ExitCode.DONE
+
+
+def _echo_truth(sites: Iterable[CallSite]) -> None:
+    for site in sites:
+        if site.tag.text in {"Leak", "Busy"}:
+            name = f"{site.module}!{site.function}+0x{site.offset:x}"
+            click.echo(
+                sanitise(
+                    f"'{site.tag}' {name}: {site.allocs} allocated, {site.frees} freed, "
+                    f"{site.outstanding} blocks and {site.bytes:,} bytes outstanding"
+                )
+            )
+
+
+def _no_practice(error: ImportError) -> MissingDependency:
+    return MissingDependency(
+        "starting the practice kernel",
+        f"the package {error.name} is not installed",
+        'pip install "kdleak[practice]"',
+    )
 
 
 def _connection(kdnet: Optional[str], key: Optional[str], serial: Optional[str]) -> tuple[str, str]:
@@ -134,7 +271,7 @@ def _connection(kdnet: Optional[str], key: Optional[str], serial: Optional[str])
     if (kdnet is None) == (serial is None):
         raise UsageError(
             "choosing the practice target's link",
-            "one of --kdnet and --serial is needed",
+            "one of --kdnet, --serial and --dump is needed",
             "kdleak practice --kdnet 127.0.0.1:50000 --key 1.2.3.4",
         )
     if serial is not None:

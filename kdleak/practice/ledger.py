@@ -92,3 +92,23 @@ def changes_between(before: Iterable[CallSite], after: Iterable[CallSite]) -> tu
         if change.allocs or change.frees or change.free_calls:
             found.append(change)
     return tuple(found)
+
+
+def truth_as_json(sites: Iterable[CallSite]) -> list[dict[str, object]]:
+    """Call sites as plain values, for other programs."""
+    return [
+        {
+            "module": site.module,
+            "function": site.function,
+            "offset": site.offset,
+            "return_address": site.return_address,
+            "tag": site.tag.text,
+            "pool": site.pool.value,
+            "allocs": site.allocs,
+            "frees": site.frees,
+            "outstanding": site.outstanding,
+            "bytes": site.bytes,
+            "free_calls": site.free_calls,
+        }
+        for site in sites
+    ]

@@ -18,6 +18,7 @@ from kdleak.practice.boot import (
     LEDGER_HEADER_PAGES,
     MAXIMUM_PROCESSORS,
     POOL_PAGES,
+    SHARED_DATA,
     boot_system,
     ledger_bytes,
 )
@@ -191,9 +192,19 @@ class PracticeMachine:
         """
         for processor in self.processors:
             processor.save_state()
+        yield from self.used_pages()
+
+    def used_pages(self) -> Iterator[tuple[int, bytes]]:
+        """Page frame number and contents of every page in use, ascending, as they are."""
         used = self.read_u64("MiNextFreePage")
         for frame in range(0x100, used):
             yield frame, bytes(self.memory.bytes[frame * PAGE_SIZE : (frame + 1) * PAGE_SIZE])
+
+    def times(self) -> tuple[int, int]:
+        """Time since boot and system time (FILETIME), 100 ns units, from the shared data page."""
+        uptime = self.read_virtual(SHARED_DATA + 0x08, 8)
+        now = self.read_virtual(SHARED_DATA + 0x14, 8)
+        return int.from_bytes(uptime, "little"), int.from_bytes(now, "little")
 
     @property
     def directory_table_base(self) -> int:
@@ -254,6 +265,20 @@ class PracticeMachine:
     def request_break(self) -> None:
         """Ask for a debugger break at the next clock interrupt."""
         self.write_virtual(self.symbol("KdpControlCPending"), b"\x01")
+
+    def call_bug_check(
+        self, number: int, code: int, parameters: tuple[int, int, int, int]
+    ) -> bytes:
+        """Make a processor call nt!KeBugCheckEx where it stands, and run it to its break.
+
+        Returns:
+            The processor's CONTEXT at the call.
+        """
+        processor = self.processors[number]
+        processor.call(self.kernel.symbols["KeBugCheckEx"], code, *parameters)
+        context = processor.context()
+        self._run(processor)
+        return context
 
     def _run(self, processor: Processor) -> MachineStop | None:
         while True:

@@ -18,7 +18,7 @@ from kdleak.errors import ExitCode, KdleakError
 from kdleak.kd.connection import open_target
 from kdleak.kd.link import TargetLink
 from kdleak.practice.images import BUILDS, DEFAULT_BUILD
-from kdleak.practice.ledger import CallSite
+from kdleak.practice.ledger import CallSite, truth_as_json
 from kdleak.practice.statistics import PracticeStatistics
 from kdleak.practice.target import DEFAULT_RATE, PracticeTarget
 from kdleak.practice.workload import Workload
@@ -48,22 +48,7 @@ class PracticeResult:
                 },
                 "requests": statistics.requests_by_name(),
             },
-            "ground_truth": [
-                {
-                    "module": site.module,
-                    "function": site.function,
-                    "offset": site.offset,
-                    "return_address": site.return_address,
-                    "tag": site.tag.text,
-                    "pool": site.pool.value,
-                    "allocs": site.allocs,
-                    "frees": site.frees,
-                    "outstanding": site.outstanding,
-                    "bytes": site.bytes,
-                    "free_calls": site.free_calls,
-                }
-                for site in self.ground_truth
-            ],
+            "ground_truth": truth_as_json(self.ground_truth),
         }
 
 
