@@ -206,7 +206,7 @@ class DumpOptions:
 
 def _write_dump(file: Path, options: DumpOptions, *, as_json: bool) -> int:
     try:
-        from kdleak.dump.header import DumpKind  # noqa: PLC0415
+        from kdleak.dump.kind import DumpKind  # noqa: PLC0415
         from kdleak.practice import crash  # noqa: PLC0415 - needs an extra
         from kdleak.practice.workload import Workload  # noqa: PLC0415
     except ImportError as error:

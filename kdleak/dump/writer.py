@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Union
 
-from kdleak.dump.header import DumpKind
+from kdleak.dump.kind import DumpKind
 from kdleak.errors import TargetError, UsageError
 
 PAGE_SIZE = 0x1000

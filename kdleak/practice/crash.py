@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Union
 
-from kdleak.dump.header import DumpKind
+from kdleak.dump.kind import DumpKind
 from kdleak.dump.writer import WriterHeader, write_dump
 from kdleak.errors import UsageError
 from kdleak.practice.images import DEFAULT_BUILD

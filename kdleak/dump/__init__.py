@@ -1,0 +1,1 @@
+"""Windows crash dumps: reading and writing the files."""
