@@ -71,7 +71,7 @@ def rank(
         raise NotLive(
             f"ranking the tags of {engine.where} by growth",
             "it is a dump, one moment of a machine",
-            "rank it by bytes outstanding (--by used), or compare two dumps",
+            "rank it by bytes outstanding (--by used), or compare two dumps: kdleak diff A B",
         )
     measurement = _Measurement(engine, options, clock, progress)
     if engine.target.live:

@@ -114,6 +114,9 @@ def command(
         asked_by = options.by
         if session.live:
             _tell_left_over(session.journal, session.engine.where, view.narrate)
+        elif options.by is RankBy.GROWTH:  # of a recording made inside a debugger
+            options = replace(options, by=RankBy.USED, snapshots=1)
+            asked_by = options.by
         must_stay = session.live and session.engine.stop.kind is StopKind.BUG_CHECK
         if must_stay and options.by is RankBy.GROWTH:
             view.narrate(

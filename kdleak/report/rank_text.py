@@ -53,10 +53,8 @@ def render_rank(
     words = f"{result.snapshots} snapshot{'' if result.snapshots == 1 else 's'}"
     if result.snapshots > 1:
         words += f" over {result.seconds:.1f} s, target running for {result.seconds_running:.1f} s"
-    page.paragraph(
-        f"{words}, stopped for {result.seconds_stopped:.1f} s. Read from: {result.source}.",
-        indent=0,
-    )
+    words += f", stopped for {result.seconds_stopped:.1f} s. "
+    page.paragraph(f"{words if target.live else ''}Read from: {result.source}.", indent=0)
     for gap in result.gaps:
         page.paragraph(f"missing: {gap}", indent=0, role="warn")
     return page.text()

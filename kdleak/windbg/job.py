@@ -96,6 +96,11 @@ class Job(Generic[_Result]):
         """Do it."""
         raise NotImplementedError
 
+    def adapted(self, request: Request, engine: LiveEngine) -> Request:
+        """The request as this target can serve it: where an option has no value of its own."""
+        del engine
+        return request
+
     def text(self, result: _Result, request: Request) -> Tuple[str, Tuple[Link, ...]]:
         """The report and what can be clicked in it; the safety line comes last."""
         raise NotImplementedError
@@ -180,10 +185,11 @@ class Job(Generic[_Result]):
         engine = self.engine = self._opener(session, self.output.narrate)
         if session.replay is not None:
             request = self.request = self._recall(engine, request)
-        words = "recorded" if self.replaying else "attached"
+        words = "recorded" if self.replaying else "attached" if engine.target.live else "opened"
         self.output.narrate(f"{words}: {engine.target.description} ({engine.name})")
         if request.verbose:
             self._narrate_remarks(engine)
+        request = self.request = self.adapted(request, engine)
         self.result = self.operate(engine, request, self.journal)
 
     def _recall(self, engine: LiveEngine, request: Request) -> Request:
@@ -219,7 +225,7 @@ class Job(Generic[_Result]):
         if engine is None:
             return
         InterruptGuard().install()  # not removed again: what is left to do is to tell the result
-        crashed = engine.stop.kind is StopKind.BUG_CHECK
+        crashed = engine.target.live and engine.stop.kind is StopKind.BUG_CHECK
         stays = isinstance(self._failure, ForeignStop) or (
             self.result is not None and self.leave_stopped(self.result)
         )
@@ -274,7 +280,8 @@ class Job(Generic[_Result]):
             del lines[-1]  # said as a step of its own, so that nothing can keep it from being said
         try:
             self.output.result("\n".join(lines), links)
-            if request.session.inside and not self.leave_stopped(result):
+            live = self.engine is not None and self.engine.target.live
+            if live and request.session.inside and not self.leave_stopped(result):
                 self.output.result(
                     "The target is left stopped, as you had it: g lets it run.", (Link("g", "g"),)
                 )

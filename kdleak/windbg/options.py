@@ -39,6 +39,7 @@ class Request:
         top: rows or call sites to show.
         hunt: how to hunt; None for another command.
         rank: how to rank; None for another command.
+        by_given: the order of a ranking was named, and is not only the default.
         value: 32-bit value to write when the journal knows none.
         ignored: names of options that were given and make no difference to a replay.
     """
@@ -52,6 +53,7 @@ class Request:
     top: int = 10
     hunt: Optional[HuntOptions] = None
     rank: Optional[RankOptions] = None
+    by_given: bool = False
     value: Optional[int] = None
     ignored: Tuple[str, ...] = ()
 
@@ -138,13 +140,16 @@ def parse_rank(arguments: Sequence[str]) -> Request:
     """
     parser = _parser(
         "kdleak.rank",
-        "Rank the pool tags by growth, or by what they hold.\n"
-        "Without -k: in the debugger that this runs in (!py -m kdleak.rank).",
+        "Rank the pool tags by growth, or by what they hold; of a crash dump by what they hold.\n"
+        "Without -k or -z: in the debugger that this runs in (!py -m kdleak.rank).",
     )
-    _add_ranking(parser)
+    _add_ranking(parser, dumps=True)
     parser.add_argument("--pool", choices=list(_POOLS), default="both", help="one pool (both)")
     _add_result(parser, top=20)
     _add_session(parser)
+    parser.add_argument(
+        "-z", dest="dump", type=Path, metavar="FILE", help="open a crash dump, as WinDbg's -z does"
+    )
     given = parser.parse_args(list(arguments))
     options = _ranking(given, pool=_POOLS[given.pool])
     options.check()
@@ -192,12 +197,12 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
     )
 
 
-def _add_ranking(parser: argparse.ArgumentParser) -> None:
+def _add_ranking(parser: argparse.ArgumentParser, *, dumps: bool = False) -> None:
     parser.add_argument(
         "--by",
         choices=[by.value for by in RankBy],
-        default=RankBy.GROWTH.value,
-        help="rank by growth over the interval, or by bytes outstanding now (growth)",
+        help="rank by growth over the interval, or by bytes outstanding now (growth"
+        + ("; of a dump: used)" if dumps else ")"),
     )
     _add_seconds(parser, "--interval", 30.0, "how long growth is measured; the target runs")
     parser.add_argument(
@@ -250,7 +255,8 @@ def _add_seconds(parser: argparse.ArgumentParser, name: str, default: float, tex
 
 
 def _ranking(given: argparse.Namespace, pool: Optional[Pool]) -> RankOptions:
-    by = RankBy(given.by)
+    dump = getattr(given, "dump", None) is not None
+    by = RankBy(given.by) if given.by else RankBy.USED if dump else RankBy.GROWTH
     return RankOptions(
         by=by,
         seconds=given.interval,
@@ -280,6 +286,7 @@ def _request(
         record=given.record,
         replay=given.replay,
         overwrite=given.force,
+        dump=getattr(given, "dump", None),
         memory=Memory(command, hunt, rank, value, given.kb),
     )
     # A time that is none: the same sentence as for the other times.
@@ -294,6 +301,7 @@ def _request(
         top=getattr(given, "top", 10),
         hunt=hunt,
         rank=rank,
+        by_given=getattr(given, "by", None) is not None,
         value=value,
         ignored=_ignored(parser, given) if given.replay is not None else (),
     )
@@ -305,7 +313,9 @@ _HEEDED = {"replay", "json", "force", "explain", "top", "verbose", "debug"}
 
 def _ignored(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Tuple[str, ...]:
     return tuple(
-        {"connection": "-k", "symbol_path": "-y"}.get(name, "--" + name.replace("_", "-"))
+        {"connection": "-k", "symbol_path": "-y", "dump": "-z"}.get(
+            name, "--" + name.replace("_", "-")
+        )
         for name, value in vars(given).items()
         if name not in _HEEDED and value != parser.get_default(name)
     )

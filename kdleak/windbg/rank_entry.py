@@ -36,11 +36,20 @@ class RankJob(Job[RankResult]):
         """See ``Job``."""
         return explain_rank(request.rank or RankOptions())
 
+    def adapted(self, request: Request, engine: LiveEngine) -> Request:
+        """See ``Job``: a dump is one moment, so nothing grows in it."""
+        options = request.rank or RankOptions()
+        chosen = request.by_given and not self.replaying
+        if engine.target.live or options.by is RankBy.USED or chosen:
+            return request
+        return replace(request, rank=replace(options, by=RankBy.USED, snapshots=1))
+
     def operate(self, engine: LiveEngine, request: Request, journal: Journal) -> RankResult:
         """See ``Job``: a target in a bug check must not run, so only what is held is ranked."""
         del journal  # a ranking writes nothing
         options = request.rank or RankOptions()
-        if engine.stop.kind is StopKind.BUG_CHECK and options.by is RankBy.GROWTH:
+        crashed = engine.target.live and engine.stop.kind is StopKind.BUG_CHECK
+        if crashed and options.by is RankBy.GROWTH:
             self.output.narrate(
                 "The target is in a bug check and must not run: growth cannot be measured, so "
                 "this is what the tags hold."

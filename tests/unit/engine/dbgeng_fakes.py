@@ -96,6 +96,25 @@ class Quick:
         return self._debugger.registers()
 
 
+def poolused(*rows: Tuple[str, int, int, int]) -> str:
+    """The answer to ``!poolused 3``: nonpaged (tag, allocs, frees, bytes), none paged."""
+    form = "{:<5}{:>12}{:>12}{:>10}{:>13}{:>13}{:>12}{:>10}{:>13}"
+    head = (
+        "....\n Sorting by NonPaged Pool Consumed\n\n"
+        "               NonPaged                                         Paged\n"
+        " Tag       Allocs       Frees      Diff         Used       Allocs       Frees      Diff"
+        "         Used\n\n"
+    )
+    lines = [
+        form.format(f" {tag}", allocs, frees, allocs - frees, used, 0, 0, 0, 0)
+        + "\tUNKNOWN pooltag, please update pooltag.txt\n"
+        for tag, allocs, frees, used in rows
+    ]
+    allocs, frees, used = (sum(row[index] for row in rows) for index in (1, 2, 3))
+    total = form.format("TOTAL", allocs, frees, allocs - frees, used, 0, 0, 0, 0) + "\n"
+    return head + "".join(lines) + total
+
+
 class FakeDebugger:
     """A Channel. ``halts`` come one after the other; ``asked`` logs the commands."""
 
