@@ -23,14 +23,14 @@ from kdleak.practice.processor import STATUS_BREAKPOINT
 from kdleak.practice.workload import Workload
 
 DEFAULT_TICKS = 2000
-MANUALLY_INITIATED_CRASH = 0xE2
-SYSTEM_THREAD_EXCEPTION_NOT_HANDLED = 0x7E
+KMODE_EXCEPTION_NOT_HANDLED = 0x1E
 FIRST_FRAME = 0x100
 """Page frames below are the firmware's and in no dump."""
 
 _CONTEXT_IN_PRCB = 0x130
 _BLOCK_SIZE = 0x3A0
 _MASK = (1 << 64) - 1
+_SIGN = 0xFFFFFFFF_00000000
 _EXCEPTION_NONCONTINUABLE = 1
 
 
@@ -168,47 +168,42 @@ def run_until_crash(machine: PracticeMachine, ticks: int) -> BugCheck:
     Its processors' registers are saved in their KPRCBs afterwards, as a crash leaves them.
     """
     for _ in range(ticks):
-        stop = machine.tick()
-        while stop is not None and stop.loaded is not None:
-            stop = machine.tick()  # nobody listens to image loads
+        stop = _run_tick(machine)
         if stop is not None:
-            return _crashed_at(machine, stop)
-    return _crash(machine, 0, MANUALLY_INITIATED_CRASH, (0, 0, 0, 0))
+            return _bug_check(machine, stop)
+    machine.write_virtual(machine.symbol("KiCrashRequested"), b"\x01")
+    return run_until_crash(machine, 1)
 
 
-def _crashed_at(machine: PracticeMachine, stop: MachineStop) -> BugCheck:
-    """The bug check that a stop without a debugger is."""
-    code, *parameters = (
-        int.from_bytes(
-            machine.read_virtual(machine.symbol("KiBugCheckData") + 8 * index, 8), "little"
+def _run_tick(machine: PracticeMachine) -> MachineStop | None:
+    stop = machine.tick()
+    while stop is not None and stop.loaded is not None:
+        stop = machine.tick()  # nobody listens to image loads
+    return stop
+
+
+def _bug_check(machine: PracticeMachine, stop: MachineStop) -> BugCheck:
+    """The bug check that a stop is when there is no debugger."""
+    if not _bug_check_data(machine)[0]:
+        machine.raise_unhandled(
+            stop.processor, KMODE_EXCEPTION_NOT_HANDLED, stop.code | _SIGN, stop.address
         )
-        for index in range(5)
-    )
-    if code:
-        context = machine.processors[stop.processor].context()
-        return _saved(machine, BugCheck(code, tuple(parameters), stop.processor, context))
-    return _crash(
-        machine,
-        stop.processor,
-        SYSTEM_THREAD_EXCEPTION_NOT_HANDLED,
-        (stop.code | 0xFFFFFFFF_00000000, stop.address, 0, 0),
-    )
-
-
-def _crash(
-    machine: PracticeMachine, number: int, code: int, parameters: tuple[int, int, int, int]
-) -> BugCheck:
-    """Make a processor call nt!KeBugCheckEx where it stands."""
-    context = machine.call_bug_check(number, code, parameters)
-    return _saved(machine, BugCheck(code, parameters, number, context))
-
-
-def _saved(machine: PracticeMachine, bug_check: BugCheck) -> BugCheck:
+    code, *parameters = _bug_check_data(machine)
+    crashed = machine.processors[stop.processor]
+    context = bytearray(crashed.context())
+    # The integer registers are those at the call of nt!KeBugCheckEx, which has kept them.
+    kept = machine.read_virtual(crashed.prcb + _CONTEXT_IN_PRCB, len(context))
+    context[0x44:0x48] = kept[0x44:0x48]
+    context[0x78:0x100] = kept[0x78:0x100]
     for processor in machine.processors:
         processor.save_state()
-    prcb = machine.processors[bug_check.processor].prcb
-    machine.write_virtual(prcb + _CONTEXT_IN_PRCB, bug_check.context)
-    return bug_check
+    machine.write_virtual(crashed.prcb + _CONTEXT_IN_PRCB, bytes(context))
+    return BugCheck(code, tuple(parameters), stop.processor, bytes(context))
+
+
+def _bug_check_data(machine: PracticeMachine) -> tuple[int, ...]:
+    raw = machine.read_virtual(machine.symbol("KiBugCheckData"), 40)
+    return struct.unpack("<5Q", raw)
 
 
 def dump_machine(

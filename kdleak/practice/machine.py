@@ -266,19 +266,18 @@ class PracticeMachine:
         """Ask for a debugger break at the next clock interrupt."""
         self.write_virtual(self.symbol("KdpControlCPending"), b"\x01")
 
-    def call_bug_check(
-        self, number: int, code: int, parameters: tuple[int, int, int, int]
-    ) -> bytes:
-        """Make a processor call nt!KeBugCheckEx where it stands, and run it to its break.
+    def raise_unhandled(self, number: int, code: int, first: int, second: int) -> None:
+        """Let nt!KiExceptionDispatch bring the machine down from where a processor stands.
 
-        Returns:
-            The processor's CONTEXT at the call.
+        Args:
+            number: the processor.
+            code: bug check code.
+            first: its first parameter.
+            second: its second parameter; the others are 0.
         """
         processor = self.processors[number]
-        processor.call(self.kernel.symbols["KeBugCheckEx"], code, *parameters)
-        context = processor.context()
+        processor.interrupt(self.kernel.symbols["KiExceptionDispatch"], code, first, second)
         self._run(processor)
-        return context
 
     def _run(self, processor: Processor) -> MachineStop | None:
         while True:

@@ -183,8 +183,11 @@ class Processor:
             return self._failed(error)
         return self._event or HALTED
 
-    def interrupt(self, handler: int) -> None:
-        """Enter a handler as the hardware does through an interrupt gate."""
+    def interrupt(self, handler: int, *arguments: int) -> None:
+        """Enter a handler as the hardware does through an interrupt gate.
+
+        Up to three arguments go to rcx, rdx and r8; hardware knows none.
+        """
         read, write = self._uc.reg_read, self._uc.reg_write
         stack, flags = int(read(x86.UC_X86_REG_RSP)), int(read(x86.UC_X86_REG_EFLAGS))
         frame = struct.pack("<5Q", self.program_counter, KERNEL_CODE, flags, stack, KERNEL_DATA)
@@ -192,25 +195,11 @@ class Processor:
         self._space.write(top, frame)
         write(x86.UC_X86_REG_RSP, top)
         write(x86.UC_X86_REG_EFLAGS, flags & ~0x200)
-        self.program_counter = handler
-
-    def call(self, function: int, *arguments: int) -> None:
-        """Call a function from where the processor stands, as if the code there did.
-
-        The first four arguments go to rcx, rdx, r8 and r9, the others to the stack.
-        """
-        read, write = self._uc.reg_read, self._uc.reg_write
-        registers = (x86.UC_X86_REG_RCX, x86.UC_X86_REG_RDX, x86.UC_X86_REG_R8, x86.UC_X86_REG_R9)
-        for register, value in zip(registers, arguments, strict=False):
+        for register, value in zip(
+            (x86.UC_X86_REG_RCX, x86.UC_X86_REG_RDX, x86.UC_X86_REG_R8), arguments, strict=False
+        ):
             write(register, value)
-        # The stack is not aligned for a call here; the room the callee owns begins above.
-        stack = int(read(x86.UC_X86_REG_RSP))
-        spilled = struct.pack(f"<{len(arguments[4:])}Q", *arguments[4:])
-        top = stack - 8
-        self._space.write(top, struct.pack("<Q", self.program_counter))
-        self._space.write(top + 0x28, spilled)
-        write(x86.UC_X86_REG_RSP, top)
-        self.program_counter = function
+        self.program_counter = handler
 
     def forget_code(self) -> None:
         """Drop translated code: somebody changed instructions behind the emulator's back."""

@@ -77,6 +77,7 @@ void KdInitSystem(LOADER_PARAMETER_BLOCK *LoaderBlock)
     SET64(0x238, &MmSpecialPoolTag);
     SET64(0x250, &MmAllocatedNonPagedPool);
     SET64(0x268, &CmNtCSDVersion);
+    SET64(0x270, &MmPhysicalMemoryBlock);
     SET16(0x298, FIELD_OFFSET(KTHREAD, NextProcessor));
     SET16(0x29A, FIELD_OFFSET(KTHREAD, Teb));
     SET16(0x29C, FIELD_OFFSET(KTHREAD, KernelStack));
@@ -215,7 +216,9 @@ static NOINLINE void KiBugCheckDebugBreak(ULONG Status)
     } while (Status != DBG_STATUS_BUGCHECK_FIRST);
 }
 
-static NOINLINE void KeBugCheck2(ULONG Code, ULONG_PTR P1, ULONG_PTR P2, ULONG_PTR P3, ULONG_PTR P4)
+/* Called by KeBugCheckEx (kestubs.S), which has saved the registers. */
+__attribute__((used)) NOINLINE void KeBugCheck2(ULONG Code, ULONG_PTR P1, ULONG_PTR P2, ULONG_PTR P3,
+                                                ULONG_PTR P4)
 {
     KiBugCheckData[0] = Code;
     KiBugCheckData[1] = P1;
@@ -226,11 +229,4 @@ static NOINLINE void KeBugCheck2(ULONG Code, ULONG_PTR P1, ULONG_PTR P2, ULONG_P
              P2, P3, P4);
     KiBugCheckDebugBreak(DBG_STATUS_BUGCHECK_FIRST);
     KiBugCheckDebugBreak(DBG_STATUS_BUGCHECK_SECOND);
-}
-
-void KeBugCheckEx(ULONG Code, ULONG_PTR P1, ULONG_PTR P2, ULONG_PTR P3, ULONG_PTR P4)
-{
-    KeBugCheck2(Code, P1, P2, P3, P4);
-    for (;;)
-        KiHalt();
 }

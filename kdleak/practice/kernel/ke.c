@@ -181,6 +181,15 @@ NOINLINE void HalpTimerClockInterrupt(PKPRCB Prcb)
     Prcb->InterruptRequest = 0;
 }
 
+/* The machine sets this when somebody presses the keys for a manual crash. */
+volatile UCHAR KiCrashRequested;
+
+static NOINLINE void KiProcessCrashRequest(void)
+{
+    if (UNLIKELY(KiCrashRequested))
+        KeBugCheckEx(0xE2, 0, 0, 0, 0); /* MANUALLY_INITIATED_CRASH */
+}
+
 __attribute__((used)) NOINLINE void KiCallInterruptServiceRoutine(void)
 {
     PKPRCB Prcb = KeGetCurrentPrcb();
@@ -189,6 +198,7 @@ __attribute__((used)) NOINLINE void KiCallInterruptServiceRoutine(void)
     Prcb->InterruptCount++;
     KeGetPcr()->Irql = 13;
     HalpTimerClockInterrupt(Prcb);
+    KiProcessCrashRequest();
     KeGetPcr()->Irql = Irql;
 }
 

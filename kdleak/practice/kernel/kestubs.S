@@ -136,3 +136,68 @@ DebugService:
     int $0x2d
     int3
     retq
+
+# void KeBugCheckEx(ULONG Code, P1, P2, P3, P4): keeps the registers as they were at its first
+# instruction in KPRCB.ProcessorState.ContextFrame (+130), which is what a crash dump shows of the
+# processor that crashed.
+    .globl KeBugCheckEx
+    .p2align 4
+    .seh_proc KeBugCheckEx
+KeBugCheckEx:
+    movq %rcx, 0x08(%rsp)
+    movq %rdx, 0x10(%rsp)
+    movq %r8, 0x18(%rsp)
+    movq %r9, 0x20(%rsp)
+    pushfq
+    .seh_stackalloc 8
+    subq $0x30, %rsp
+    .seh_stackalloc 0x30
+    .seh_endprologue
+    movq %gs:0x20, %rcx
+    addq $0x130, %rcx
+    movl $0x10001f, 0x30(%rcx)
+    movq %rax, 0x78(%rcx)
+    movq 0x40(%rsp), %rax
+    movq %rax, 0x80(%rcx)
+    movq %rdx, 0x88(%rcx)
+    movq %rbx, 0x90(%rcx)
+    leaq 0x38(%rsp), %rax
+    movq %rax, 0x98(%rcx)
+    movq %rbp, 0xa0(%rcx)
+    movq %rsi, 0xa8(%rcx)
+    movq %rdi, 0xb0(%rcx)
+    movq %r8, 0xb8(%rcx)
+    movq %r9, 0xc0(%rcx)
+    movq %r10, 0xc8(%rcx)
+    movq %r11, 0xd0(%rcx)
+    movq %r12, 0xd8(%rcx)
+    movq %r13, 0xe0(%rcx)
+    movq %r14, 0xe8(%rcx)
+    movq %r15, 0xf0(%rcx)
+    leaq KeBugCheckEx(%rip), %rax
+    movq %rax, 0xf8(%rcx)
+    movl 0x30(%rsp), %eax
+    movl %eax, 0x44(%rcx)
+    movq 0x60(%rsp), %rax
+    movq %rax, 0x20(%rsp)
+    movq 0x40(%rsp), %rcx
+    movq 0x48(%rsp), %rdx
+    callq KeBugCheck2
+    int3
+    .seh_endproc
+
+# The machine enters here, as the hardware does for a trap, with an exception that nobody handles
+# and no debugger sees: rcx = bug check code, rdx and r8 its first parameters, the others 0.
+    .globl KiExceptionDispatch
+    .p2align 4
+    .seh_proc KiExceptionDispatch
+KiExceptionDispatch:
+    .seh_pushframe
+    subq $0x28, %rsp
+    .seh_stackalloc 0x28
+    .seh_endprologue
+    xorl %r9d, %r9d
+    movq %r9, 0x20(%rsp)
+    callq KeBugCheckEx
+    int3
+    .seh_endproc

@@ -7,6 +7,18 @@ ULONG64 MmPteBase, MmAllocatedNonPagedPool, MmAvailablePages;
 ULONG64 MmNumberOfPhysicalPages, MmLowestPhysicalPage, MmHighestPhysicalPage;
 ULONG64 MmSizeOfPagedPoolInBytes, MmMaximumNonPagedPoolInBytes;
 
+/* What RAM there is; the frames below FIRMWARE_PAGES are not the system's. */
+#define FIRMWARE_PAGES 0x100
+static struct {
+    ULONG NumberOfRuns;
+    ULONG64 NumberOfPages;
+    struct {
+        ULONG64 BasePage;
+        ULONG64 PageCount;
+    } Run[1];
+} MiPhysicalMemoryBlock;
+PVOID MmPhysicalMemoryBlock = &MiPhysicalMemoryBlock;
+
 enum { PageNeverUsed = 0, PageFree = 1, PageInUse = 2 };
 #define MI_MAXIMUM_POOL_PAGES 0x8000
 
@@ -91,6 +103,11 @@ void MmInitSystem(LOADER_PARAMETER_BLOCK *LoaderBlock)
     MmAvailablePages = MiLastFreePage - MiNextFreePage;
     MmNumberOfPhysicalPages = LoaderBlock->PhysicalPages;
     MmHighestPhysicalPage = LoaderBlock->PhysicalPages - 1;
+    MmLowestPhysicalPage = FIRMWARE_PAGES;
+    MiPhysicalMemoryBlock.NumberOfRuns = 1;
+    MiPhysicalMemoryBlock.NumberOfPages = LoaderBlock->PhysicalPages - FIRMWARE_PAGES;
+    MiPhysicalMemoryBlock.Run[0].BasePage = FIRMWARE_PAGES;
+    MiPhysicalMemoryBlock.Run[0].PageCount = MiPhysicalMemoryBlock.NumberOfPages;
     for (ULONG Pool = 0; Pool < 2; Pool++) {
         ULONG64 Pages = LoaderBlock->Pool[Pool].Pages;
         MiPool[Pool].Base = LoaderBlock->Pool[Pool].Base;

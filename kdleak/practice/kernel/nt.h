@@ -295,6 +295,7 @@ extern ULONG NtBuildNumber;
 extern ULONG64 MmNonPagedPoolStart, MmNonPagedPoolEnd, MmPagedPoolStart, MmPagedPoolEnd;
 extern ULONG64 MmPteBase, MmAllocatedNonPagedPool, MmAvailablePages;
 extern ULONG64 MmNumberOfPhysicalPages, MmLowestPhysicalPage, MmHighestPhysicalPage;
+extern PVOID MmPhysicalMemoryBlock;
 extern ULONG64 MmSizeOfPagedPoolInBytes, MmMaximumNonPagedPoolInBytes;
 extern volatile ULONG PoolHitTag;
 extern PVOID PoolTrackTable;
