@@ -104,6 +104,7 @@ class PoolTagTables:
         self._mask = 0
         self._notes: List[str] = []
         self._slots: Dict[int, int] = {}
+        self._overflowed = False
 
     def usage(self, tag: Optional[PoolTag] = None) -> PoolSnapshot:
         """Usage of every tag, or of one.
@@ -114,6 +115,7 @@ class PoolTagTables:
         if not self._tables:
             self._locate()
         gaps: List[str] = []
+        self._overflowed = False
         sums = self._sum_all(gaps) if tag is None else self._sum_one(tag.value, gaps)
         rows = [normalised(key, total, self._layout) for key, total in sums.items()]
         rows += self._expansion(tag, gaps)
@@ -149,7 +151,7 @@ class PoolTagTables:
         try:
             rows = self._number("nt!PoolTrackTableSize")
             mask = self._number("nt!PoolTrackTableMask")
-        except SymbolNotFound:
+        except (SymbolNotFound, MemoryUnreadable):
             self._rows = self._mask = 0  # settled by the hash later
             return
         if not 0 < mask < rows <= MAXIMUM_ROWS or mask & (mask + 1):
@@ -172,9 +174,9 @@ class PoolTagTables:
             return []
         count = min(self._processors, MAXIMUM_PROCESSORS) or _OLDEST_ARRAY
         width = self._pointer_size
-        raw = self._memory.read(array, count * width)
+        raw = self._read_array(array, count, notes)
         found: List[int] = []
-        for at in range(0, count * width, width):
+        for at in range(0, len(raw), width):
             value = sign_extend(int.from_bytes(raw[at : at + width], "little"), width)
             if value == 0 and not self._processors:
                 break
@@ -182,6 +184,27 @@ class PoolTagTables:
             if value and value not in found:
                 found.append(value)
         return found
+
+    def _read_array(self, array: int, count: int, notes: List[str]) -> bytes:
+        """The slots of nt!ExPoolTagTables; an unreadable one is 0, which is told."""
+        width = self._pointer_size
+        try:
+            return self._memory.read(array, count * width)
+        except MemoryUnreadable:
+            pass
+        slots = [self._slot(array + number * width) for number in range(count)]
+        absent = slots.count(None)
+        notes.append(
+            f"{absent} of {count} entries of nt!ExPoolTagTables are unreadable: the figures lack "
+            "what these processors counted"
+        )
+        return b"".join(slot or bytes(width) for slot in slots)
+
+    def _slot(self, address: int) -> Optional[bytes]:
+        try:
+            return self._memory.read(address, self._pointer_size)
+        except MemoryUnreadable:
+            return None
 
     def _number(self, name: str) -> int:
         return int.from_bytes(self._memory.read(self._symbol(name), self._pointer_size), "little")
@@ -244,7 +267,7 @@ class PoolTagTables:
         if not self._mask:
             self._mask, self._rows = mask, mask + 2
             self._notes.append(
-                f"the symbols do not tell the size of the tables; 0x{self._rows:x} rows fit"
+                f"the size of the tables is not known; 0x{self._rows:x} rows fit the tag hash"
             )
         self._layout = layout
         self._proved = True
@@ -275,6 +298,9 @@ class PoolTagTables:
                 known = sums.get(key)
                 sums[key] = add(self._layout, [known, total]) if known else total
         self._tell_missing(tables, keys, gaps)
+        self._overflowed = OVERFLOW_KEY in sums or all(
+            keys[row] or row in leading.missing for row in range(self._mask + 1)
+        )
         if foreign:
             gaps.append(
                 f"{foreign} rows name another tag than the same row of the first table and were "
@@ -360,6 +386,7 @@ class PoolTagTables:
                     return None
             seen += length
             row = (row + length) % count
+        self._overflowed = True
         return None
 
     # -- the expansion table
@@ -367,7 +394,9 @@ class PoolTagTables:
     def _expansion(self, tag: Optional[PoolTag], gaps: List[str]) -> List[TagUsage]:
         """Rows of the list that takes over when the hash table is full; normally there is none.
 
-        There is one copy of it for all processors, and the kernel reports it as it stands.
+        There is one copy of it for all processors, and the kernel reports it as it stands. The
+        kernel never takes a tag out of the hash table, so where a row of that is unused, there
+        is nothing in the list, and not knowing it is no gap.
         """
         try:
             rows = self._number("nt!PoolTrackTableExpansionSize")
@@ -376,8 +405,12 @@ class PoolTagTables:
             address = read_pointer(
                 self._memory, self._symbol("nt!PoolTrackTableExpansion"), self._pointer_size
             )
-        except SymbolNotFound:
-            gaps.append("nt!PoolTrackTableExpansion is not known: tags in it, if any, are missing")
+        except (SymbolNotFound, MemoryUnreadable):
+            if self._overflowed:
+                gaps.append(
+                    "the tag table is full and nt!PoolTrackTableExpansion is not known: the tags "
+                    "in it are missing"
+                )
             return []
         if address == 0:
             return []

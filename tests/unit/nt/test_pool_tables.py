@@ -209,8 +209,45 @@ def test_size_found_by_the_hash_where_no_symbol_tells():
     for tag in (None, PoolTag(COMMON[0])):
         snapshot = usage(pool, tag)
         assert snapshot.find(PoolTag(COMMON[0])).nonpaged == PoolCounters(10, 4, 600)
-        assert any("0x1001 rows fit" in gap for gap in snapshot.gaps)
-        assert any("Expansion" in gap for gap in snapshot.gaps)
+        # The list that takes over from a full table cannot matter while it has unused rows.
+        assert len(snapshot.gaps) == 1
+        assert "0x1001 rows fit" in snapshot.gaps[0]
+
+
+def full_pool():
+    """A table without an unused row, and a tag that found no room in it."""
+    pool = FakePool(TRACKER_LAYOUTS[2], 2, mask=0x3F)
+    for tag in range(0x30303030, 0x30303030 + 0x40):
+        pool.write(0, tag, (10, 4, 600, 3, 3, 0))
+    pool.symbols.forget("PoolTrackTableExpansion")
+    pool.set("PoolTrackTableExpansionSize", 1)
+    return pool
+
+
+def test_unknown_expansion_is_a_gap_once_the_table_is_full():
+    pool = full_pool()
+    assert any("Expansion" in gap for gap in usage(pool).gaps)
+    # A tag that has its row in the table is nowhere else; one that has none may be in the list.
+    assert usage(pool, PoolTag(0x30303031)).gaps == ()
+    absent = usage(pool, PoolTag(LEAK))
+    assert absent.rows == ()
+    assert any("Expansion" in gap for gap in absent.gaps)
+
+
+def test_unknown_expansion_is_a_gap_when_something_overflowed():
+    pool = filled(TRACKER_LAYOUTS[2])
+    pool.symbols.forget("PoolTrackTableExpansionSize")
+    assert usage(pool).gaps == ()
+    pool.put_row(pool.tables[1] + (pool.rows - 1) * 0x50, OVERFLOW_KEY, (3, 1, 64, 0, 0, 0))
+    assert any("Expansion" in gap for gap in usage(pool).gaps)
+
+
+def test_unreadable_list_of_tables():
+    pool = filled(TRACKER_LAYOUTS[2])
+    pool.memory.holes.add(pool.symbols("nt!ExPoolTagTables") >> 12)
+    snapshot = usage(pool)
+    assert snapshot.find(PoolTag(LEAK)).nonpaged == PoolCounters(100, 40, 6000)
+    assert any("2 of 2 entries" in gap for gap in snapshot.gaps)
 
 
 def test_unreadable_part_of_a_table_is_said_with_the_tags_it_concerns():

@@ -1,0 +1,418 @@
+"""Where nt's pool variables are: by its symbols, by the debugger data block, or by what they hold.
+
+A dump often comes without symbols, and the debugger data block names one of the variables only.
+The others are found by their contents: nt's data are searched for pointers to memory that is a
+tag table, or the table of big blocks, beyond doubt. Where two different things fit, neither is
+taken.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kdleak.errors import MemoryUnreadable, SymbolNotFound, format_address
+from kdleak.nt.big_page_search import BigPageSearch, ProvedBigPageTable
+from kdleak.nt.image_data import ImageData
+from kdleak.nt.kdbg import FIELDS, DebuggerData
+from kdleak.nt.layouts import big_page_layout, tracker_candidates
+from kdleak.nt.memory import MemoryReader, read_pointer
+from kdleak.nt.pe import Image
+from kdleak.nt.tag_table_search import ProvedTable, TableArray, TagTableSearch
+
+TABLE = "nt!PoolTrackTable"
+TABLE_SIZE = "nt!PoolTrackTableSize"
+TABLE_MASK = "nt!PoolTrackTableMask"
+TABLES = "nt!ExPoolTagTables"
+BIG_PAGES = "nt!PoolBigPageTable"
+BIG_PAGES_SIZE = "nt!PoolBigPageTableSize"
+
+_FIRST_BUILD_WITH_TABLES = 3790  # Server 2003; XP has one table for all processors
+_ARRAY_SLOTS = 64  # of nt!ExPoolTagTables on the kernels with the fewest
+_NO_VARIABLES = frozenset({"KernBase", "BreakpointWithStatus"})
+"""Fields of KDBG that are not the address of what they are named after."""
+
+
+class Way(enum.Enum):
+    """What the place of a variable rests on."""
+
+    SYMBOL = "symbols"
+    DEBUGGER_DATA = "the debugger data block"
+    CONTENTS = "contents"
+
+
+@dataclass(frozen=True)
+class _Place:
+    address: int
+    way: Way
+
+
+class PoolPlaces:
+    """Addresses of nt's pool variables; ``symbol`` is what the readers of the tables take.
+
+    Args:
+        memory: reads the target, which stands still.
+        image: nt's headers; None where they are not known: nothing is searched for then.
+        build: Windows build number.
+        pointer_size: 4 or 8.
+        processors: logical processors, 0 where unknown.
+        symbol: address of ``nt!Name`` from nt's symbols, raising ``SymbolNotFound``; None where
+            there are no symbols.
+        debugger_data: KDBG, None where it was not found.
+
+    Attributes:
+        remarks: how things were found and what was not, one sentence each.
+    """
+
+    def __init__(
+        self,
+        memory: MemoryReader,
+        image: Image | None,
+        *,
+        build: int,
+        pointer_size: int,
+        processors: int = 0,
+        symbol: Callable[[str], int] | None = None,
+        debugger_data: DebuggerData | None = None,
+    ) -> None:
+        self.remarks: list[str] = []
+        self._memory = memory
+        self._image = image
+        self._build = build
+        self._pointer_size = pointer_size
+        self._processors = processors
+        self._symbol = symbol
+        self._kdbg = debugger_data
+        self._places: dict[str, _Place] = {}
+        self._done: set[str] = set()
+        self._image_data: ImageData | None = None
+        self._searcher: TagTableSearch | None = None
+        self._table: ProvedTable | None = None
+        self._array: TableArray | None = None
+
+    # -- what callers ask
+
+    def symbol(self, name: str) -> int:
+        """Address of ``nt!Name``.
+
+        Raises:
+            SymbolNotFound: no symbol tells, KDBG does not name it, and it cannot be told by
+                what it holds (or is none of the variables that can).
+        """
+        place = self._places.get(name)
+        if place is None:
+            place = self._find(name)
+            self._places[name] = place
+        return place.address
+
+    def how(self, name: str) -> Way:
+        """What the place of a variable rests on.
+
+        Raises:
+            SymbolNotFound: as ``symbol``.
+        """
+        self.symbol(name)
+        return self._places[name].way
+
+    @property
+    def processors(self) -> int:
+        """Slots of nt!ExPoolTagTables to read: the processors, or more where more have tables."""
+        try:
+            address = self.symbol(TABLES)
+        except SymbolNotFound:
+            return self._processors
+        array = self._array
+        if array is None or array.address != address:
+            array = self._array_by_symbol(address)
+        return max(self._processors, len(array.tables)) if array else self._processors
+
+    # -- the ways, best first
+
+    def _find(self, name: str) -> _Place:
+        if self._symbol is not None:
+            try:
+                return self._readable(name, _Place(self._symbol(name), Way.SYMBOL))
+            except SymbolNotFound:
+                pass
+        if name in (TABLE, TABLES, TABLE_SIZE, TABLE_MASK):
+            self._find_tag_tables()
+        elif name in (BIG_PAGES, BIG_PAGES_SIZE):
+            self._find_big_pages()
+        elif self._named_by_kdbg(name):
+            return _Place(self._named_by_kdbg(name), Way.DEBUGGER_DATA)
+        place = self._places.get(name)
+        if place is None:
+            raise SymbolNotFound(
+                f"looking for {name}",
+                "no symbols of nt tell where it is, and nothing in nt's data is it beyond doubt",
+                "give a symbol path that has nt's PDB (-y or _NT_SYMBOL_PATH)",
+            )
+        return place
+
+    def _readable(self, name: str, place: _Place) -> _Place:
+        """nt!ExPoolTagTables in place of nt!PoolTrackTable where only its page is there."""
+        if name != TABLE or self._pointer(place.address) is not None or self._symbol is None:
+            return place
+        try:
+            other = self._symbol(TABLES)
+        except SymbolNotFound:
+            return place
+        if self._pointer(other) is None:
+            return place
+        self._remark(f"{TABLE} is not readable; the first of {TABLES} is the same table")
+        return _Place(other, Way.SYMBOL)
+
+    def _named_by_kdbg(self, name: str) -> int:
+        module, bang, field = name.partition("!")
+        if self._kdbg is None or not bang or module != "nt":
+            return 0
+        if field not in FIELDS or field in _NO_VARIABLES:
+            return 0
+        return self._kdbg.field(field)
+
+    # -- the tag tables
+
+    def _find_tag_tables(self) -> None:
+        if "tag tables" in self._done:
+            return
+        self._done.add("tag tables")
+        data = self._data()
+        known = self._table_of_kdbg()
+        if known is None and data is None:
+            return
+        if known is not None:
+            place, table = known
+            array = self._array_of(table) if data is not None else None
+        else:
+            found = self._table_by_contents()
+            if found is None:
+                return
+            place, table, array = found
+        self._table, self._array = table, array
+        self._set(TABLE, place)
+        if array is not None:
+            self._set(TABLES, _Place(array.address, Way.CONTENTS))
+        elif self._processors != 1 and self._build >= _FIRST_BUILD_WITH_TABLES:
+            self._remark(f"{TABLES} was not found")
+        if data is not None:
+            self._find_size(data, table, place.address)
+        self._remark(
+            f"the tag tables were found by {place.way.value}: {table.fit:.0%} of the tags of the "
+            f"first one, at {format_address(table.address)}, lie where the kernel's hash puts them"
+        )
+
+    def _table_of_kdbg(self) -> tuple[_Place, ProvedTable] | None:
+        address = self._named_by_kdbg(TABLE)
+        if not address:
+            return None
+        pointer = self._pointer(address)
+        if pointer is None:
+            self._remark(f"the debugger data block's {TABLE} is not readable")
+            return None
+        table = self._search().prove(pointer)
+        if table is None:
+            self._remark(
+                f"the debugger data block's {TABLE} does not lead to a tag table: not believed"
+            )
+            return None
+        return _Place(address, Way.DEBUGGER_DATA), table
+
+    def _array_of(self, table: ProvedTable) -> TableArray | None:
+        """nt!ExPoolTagTables, given the first table."""
+        arrays = self._search().arrays_of(table)
+        if arrays:
+            # Several with the same contents tell the same.
+            return self._longest(arrays)
+        if self._processors != 1:
+            return None
+        return self._array_of_one_processor(table)
+
+    def _longest(self, arrays: list[TableArray]) -> TableArray | None:
+        most = max(len(array.tables) for array in arrays)
+        longest = [array for array in arrays if len(array.tables) == most]
+        if len({array.tables for array in longest}) > 1:
+            self._remark(
+                f"{len(longest)} different lists of tables fit {TABLES} equally well: none is used"
+            )
+            return None
+        return longest[0]
+
+    def _array_of_one_processor(self, table: ProvedTable) -> TableArray | None:
+        """The place of the first table's pointer that is followed by nothing else."""
+        data = self._data()
+        if data is None:
+            return None
+        alone = [
+            place
+            for place in data.places_of(table.address)
+            if not any(
+                data.pointer_at(place + slot * self._pointer_size)
+                for slot in range(1, _ARRAY_SLOTS)
+            )
+        ]
+        kdbg = self._named_by_kdbg(TABLE)
+        alone = [place for place in alone if place != kdbg]
+        return TableArray(alone[0], (table.address,), 0) if len(alone) == 1 else None
+
+    def _table_by_contents(self) -> tuple[_Place, ProvedTable, TableArray | None] | None:
+        data = self._data()
+        if data is None:
+            return None
+        search = self._search()
+        tables = search.all_tables()
+        if not tables:
+            self._remark("no variable of nt points to a tag table that is in the dump")
+            return None
+        arrays = {
+            array: table for table in tables for array in search.arrays_of(table)
+        }  # fmt: skip
+        if arrays:
+            longest = self._longest(list(arrays))
+            if longest is None:
+                return None
+            table = arrays[longest]
+            return self._variable_beside(data, table, longest), table, longest
+        return self._single_table(data, tables)
+
+    def _variable_beside(self, data: ImageData, table: ProvedTable, array: TableArray) -> _Place:
+        """nt!PoolTrackTable: the other place that points to the first table."""
+        others = [place for place in data.places_of(table.address) if place != array.address]
+        if not others:
+            self._remark(f"{TABLE} is not in the dump; the first of {TABLES} is the same table")
+        # Whatever else points there: the variables of the pool lie close together.
+        nearest = min(others, key=lambda place: abs(place - array.address), default=array.address)
+        return _Place(nearest, Way.CONTENTS)
+
+    def _single_table(
+        self, data: ImageData, tables: list[ProvedTable]
+    ) -> tuple[_Place, ProvedTable, TableArray | None] | None:
+        """The tables of other processors were not found, or there are none."""
+        twice = [table for table in tables if len(data.places_of(table.address)) > 1]
+        chosen = twice
+        if not twice and (self._processors == 1 or self._build < _FIRST_BUILD_WITH_TABLES):
+            chosen = tables
+        if len(chosen) != 1:
+            self._remark(
+                f"{len(tables)} tag tables are pointed to by nt, and which of them is {TABLE} "
+                "cannot be told: none is used"
+            )
+            return None
+        table = chosen[0]
+        array = self._array_of_one_processor(table) if twice and self._processors == 1 else None
+        places = data.places_of(table.address)
+        if array is not None:
+            return self._variable_beside(data, table, array), table, array
+        return _Place(places[0], Way.CONTENTS), table, None
+
+    def _find_size(self, data: ImageData, table: ProvedTable, near: int) -> None:
+        """nt!PoolTrackTableSize and ...Mask: what they hold follows from the table itself.
+
+        Where several variables hold these numbers, the two closest to each other are taken; all
+        of them say the same.
+        """
+        sizes, masks = data.places_of(table.mask + 2), data.places_of(table.mask)
+        pairs = [(abs(one - other), abs(one - near), one, other) for one in sizes[:256]
+                 for other in masks[:256]]  # fmt: skip
+        if pairs:
+            _, _, size, mask = min(pairs)
+            self._set(TABLE_SIZE, _Place(size, Way.CONTENTS))
+            self._set(TABLE_MASK, _Place(mask, Way.CONTENTS))
+
+    def _array_by_symbol(self, address: int) -> TableArray | None:
+        """How many slots of nt!ExPoolTagTables have tables, where its symbol is known."""
+        pointer = self._pointer(address)
+        table = self._search().prove(pointer) if pointer and self._data() is not None else None
+        return self._search().array_at(address, table) if table is not None else None
+
+    # -- the table of big blocks
+
+    def _find_big_pages(self) -> None:
+        if "big pages" in self._done:
+            return
+        self._done.add("big pages")
+        data = self._data()
+        if data is None:
+            return
+        layout = big_page_layout(self._build, self._pointer_size)
+        search = BigPageSearch(self._memory, data, layout, self._build)
+        table = self._known_big_pages(search) or self._one_big_page_table(search)
+        if table is None:
+            return
+        places = data.places_of(table.address)
+        if BIG_PAGES not in self._places and places:
+            self._set(BIG_PAGES, _Place(places[0], Way.CONTENTS))
+        near = self._places[BIG_PAGES].address if BIG_PAGES in self._places else places[0]
+        sizes = data.places_of(table.rows)
+        if not sizes:
+            self._remark(f"no variable of nt holds the {table.rows:,} rows of the big page table")
+            return
+        tags = (self._known(name) for name in (TABLE, TABLE_SIZE, TABLE_MASK))
+        anchors = [near, *(at for at in tags if at is not None)]
+        best = min(sizes, key=lambda at: min(abs(at - anchor) for anchor in anchors))
+        self._set(BIG_PAGES_SIZE, _Place(best, Way.CONTENTS))
+        self._remark(
+            f"{BIG_PAGES} was found by {Way.CONTENTS.value}: {table.fit:.0%} of the blocks looked "
+            f"at lie where the kernel's hash puts them in {table.rows:,} rows"
+        )
+
+    def _known_big_pages(self, search: BigPageSearch) -> ProvedBigPageTable | None:
+        """The table where only its size is not known by symbol."""
+        place = self._places.get(BIG_PAGES)
+        pointer = self._pointer(place.address) if place is not None else None
+        return search.prove(pointer) if pointer else None
+
+    def _one_big_page_table(self, search: BigPageSearch) -> ProvedBigPageTable | None:
+        tables = search.all_tables()
+        if len(tables) == 1:
+            return tables[0]
+        self._remark(
+            f"{len(tables)} tables fit {BIG_PAGES} equally well: none is used"
+            if tables
+            else "no variable of nt points to a table of big blocks that is in the dump"
+        )
+        return None
+
+    # -- small parts
+
+    def _known(self, name: str) -> int | None:
+        try:
+            return self.symbol(name)
+        except SymbolNotFound:
+            return None
+
+    def _set(self, name: str, place: _Place) -> None:
+        self._places.setdefault(name, place)
+
+    def _remark(self, text: str) -> None:
+        if text not in self.remarks:
+            self.remarks.append(text)
+
+    def _pointer(self, address: int) -> int | None:
+        try:
+            return read_pointer(self._memory, address, self._pointer_size)
+        except MemoryUnreadable:
+            return None
+
+    def _data(self) -> ImageData | None:
+        """Writable variables of nt variables; None where nothing of them is there."""
+        if self._image_data is None and self._image is not None:
+            self._image_data = ImageData(self._memory, self._image, self._pointer_size)
+            if self._image_data.missing:
+                self._remark(
+                    f"{self._image_data.missing // 1024:,} KB of nt's variables are not in the dump"
+                )
+        found = self._image_data
+        return found if found is not None and found.runs else None
+
+    def _search(self) -> TagTableSearch:
+        if self._searcher is None:
+            data = self._data() or ImageData(self._memory, None, self._pointer_size)
+            self._searcher = TagTableSearch(
+                self._memory,
+                data,
+                tracker_candidates(self._build, self._pointer_size),
+                self._pointer_size,
+                self._processors,
+            )
+        return self._searcher

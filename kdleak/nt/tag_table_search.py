@@ -1,0 +1,264 @@
+"""Recognising the kernel's tag tables by what they hold, where no symbol says where they are.
+
+A tag's row follows from a hash of the tag, so a table proves itself: in memory that is none,
+hardly any four bytes lie where the hash of their value would put them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kdleak.errors import MemoryUnreadable
+from kdleak.nt.image_data import ImageData
+from kdleak.nt.layouts import TrackerLayout
+from kdleak.nt.memory import PAGE_SIZE, MemoryReader
+from kdleak.nt.tag_table import TagTable, layout_fits, tag_hash
+from kdleak.tags import PROTECTED_POOL
+
+MAXIMUM_CANDIDATES = 0x8000
+"""Most pointers of nt's data that are followed."""
+
+_SAMPLED_PAGES = (0, 1, 2, 4, 8, 16)
+_SAMPLE_MASK, _SAMPLE_REACH = 0xFF, 0x30  # a tag may lie this far behind its slot in a sample
+_SAMPLE_KEYS, _SAMPLE_ENOUGH, _SAMPLE_FITS = 4, 48, 0.7
+_SMALLEST_MASK, _LARGEST_MASK = 0x7F, 0xFFFF
+_KEYS, _FITS = 8, 0.9
+_AGREE_ENOUGH, _CONFLICTS = 64, 0.02
+_MAXIMUM_SLOTS = 0x800
+
+
+@dataclass(frozen=True)
+class ProvedTable:
+    """A tag table that the hash proves.
+
+    Attributes:
+        address: its first row.
+        layout: form of its rows.
+        mask: of the hash; the table has ``mask + 2`` rows.
+        fit: share of its tags that lie where the hash says.
+    """
+
+    address: int
+    layout: TrackerLayout
+    mask: int
+    fit: float
+
+
+@dataclass(frozen=True)
+class TableArray:
+    """nt!ExPoolTagTables as found.
+
+    Attributes:
+        address: of its first slot.
+        tables: the tables of its first slots: those of processors 0, 1, ...; 0 where a processor
+            has none.
+        agreeing: slots beyond the first whose table names the same tags in the same rows.
+    """
+
+    address: int
+    tables: tuple[int, ...]
+    agreeing: int
+
+
+class TagTableSearch:
+    """Finds tag tables from pointers to them.
+
+    Args:
+        memory: reads the target.
+        data: nt's variables.
+        layouts: row layouts, the likeliest first.
+        pointer_size: 4 or 8.
+        processors: logical processors, 0 where unknown.
+    """
+
+    def __init__(
+        self,
+        memory: MemoryReader,
+        data: ImageData,
+        layouts: Sequence[TrackerLayout],
+        pointer_size: int,
+        processors: int = 0,
+    ) -> None:
+        self._memory = memory
+        self._data = data
+        self._layouts = tuple(layouts)
+        self._width = pointer_size
+        self._processors = min(processors, _MAXIMUM_SLOTS)
+
+    # -- one table
+
+    def prove(self, address: int) -> ProvedTable | None:
+        """The table at an address, if the hash proves that one is there."""
+        if not address or address % self._width:
+            return None
+        for layout in self._likely_layouts(address):
+            found = self._measure(address, layout)
+            if found is not None:
+                return found
+        return None
+
+    def _likely_layouts(self, address: int) -> list[TrackerLayout]:
+        """Layouts with which a few of the first pages look like a table; most memory has none."""
+        tallies = [_Tally(layout) for layout in self._layouts]
+        for page in _SAMPLED_PAGES:
+            offset = page * PAGE_SIZE
+            try:
+                raw = self._memory.read(address + offset, PAGE_SIZE)
+            except MemoryUnreadable:
+                continue
+            for tally in tallies:
+                tally.take(raw, offset)
+            tallies = [tally for tally in tallies if tally.possible]
+            if not tallies or all(tally.seen >= _SAMPLE_ENOUGH for tally in tallies):
+                break
+        return [tally.layout for tally in tallies if tally.seen >= _SAMPLE_KEYS]
+
+    def _measure(self, address: int, layout: TrackerLayout) -> ProvedTable | None:
+        """The largest size with which the hash agrees.
+
+        The first half of a table agrees with half its mask too, and twice its size does not.
+        """
+        best: ProvedTable | None = None
+        misses = 0
+        mask = _SMALLEST_MASK
+        while mask <= _LARGEST_MASK and misses < 2:
+            table = TagTable(self._memory, address, layout, mask + 2)
+            table.fetch_all()
+            keys = table.keys()
+            fit = layout_fits(keys, mask)
+            if fit >= _FITS:
+                misses = 0
+                if sum(1 for key in keys[: mask + 1] if key) >= _KEYS:
+                    best = ProvedTable(address, layout, mask, fit)
+            else:
+                misses += best is not None
+            mask = 2 * mask + 1
+        return best
+
+    def all_tables(self) -> list[ProvedTable]:
+        """Every tag table that a variable of nt points to."""
+        found = (self.prove(value) for value in self._data.page_pointers()[:MAXIMUM_CANDIDATES])
+        return [table for table in found if table is not None]
+
+    # -- the tables of all processors
+
+    def array_at(self, address: int, first: ProvedTable) -> TableArray:
+        """The tables that the slots from ``address`` on point to, as long as they agree.
+
+        Args:
+            address: of a variable that points to ``first``.
+            first: the table whose rows the others are compared with.
+        """
+        rows = _KeyRows(self._memory, first)
+        tables = [first.address]
+        agreeing = 0
+        pending: list[int] = []  # slots that say nothing, kept when one behind them agrees
+        for slot in range(1, _MAXIMUM_SLOTS):
+            value = self._data.pointer_at(address + slot * self._width)
+            if value is None or (value and (value in tables or value in pending)):
+                break
+            verdict = rows.compare(value) if value and not value % PAGE_SIZE else None
+            if value and verdict is None:
+                break  # a number, or memory that is no table
+            if verdict:
+                tables += [*pending, value]
+                pending = []
+                agreeing += 1
+            else:
+                pending.append(value)
+                if slot >= self._processors and len(pending) > 1:
+                    break
+        # Up to the target's own count, a processor may have no table, or one that is not there.
+        tables += pending[: max(self._processors - len(tables), 0)]
+        return TableArray(address, tuple(tables), agreeing)
+
+    def arrays_of(self, first: ProvedTable) -> list[TableArray]:
+        """Places that look like nt!ExPoolTagTables with ``first`` in its first slot."""
+        found = []
+        for place in self._data.places_of(first.address):
+            one = self.array_at(place, first)
+            if one.agreeing and len(one.tables) >= self._processors:
+                found.append(one)
+        return found
+
+
+class _Tally:
+    """How many tags of a sample lie near the slot of their hash, with one layout."""
+
+    def __init__(self, layout: TrackerLayout) -> None:
+        self.layout = layout
+        self.seen = 0
+        self._kept = 0
+
+    def take(self, raw: bytes, offset: int) -> None:
+        """Look at one piece of what may be a table."""
+        for row, key in keys_in(raw, offset, self.layout.row_size):
+            self.seen += 1
+            self._kept += (row - tag_hash(key)) & _SAMPLE_MASK <= _SAMPLE_REACH
+
+    @property
+    def possible(self) -> bool:
+        """Whether what was seen so far allows that it is a table."""
+        return self.seen < _SAMPLE_KEYS or self._kept >= _SAMPLE_FITS * self.seen
+
+
+class _KeyRows:
+    """The tags of one table by row, to compare other tables with."""
+
+    def __init__(self, memory: MemoryReader, table: ProvedTable) -> None:
+        self._memory = memory
+        self._size = table.layout.row_size
+        self._rows = table.mask + 1
+        own = TagTable(memory, table.address, table.layout, table.mask + 2)
+        own.fetch_all()
+        self._keys = own.keys()
+        self._missing = own.missing
+
+    def compare(self, address: int) -> bool | None:
+        """Whether another table names the same tags in the same rows.
+
+        Returns:
+            True when it does; None when it names others; False when it names none at all, or
+            cannot be read.
+        """
+        same = other = 0
+        for offset in range(0, self._rows * self._size, PAGE_SIZE):
+            try:
+                raw = self._memory.read(address + offset, PAGE_SIZE)
+            except MemoryUnreadable:
+                continue
+            for row, key in keys_in(raw, offset, self._size):
+                if row >= self._rows or row in self._missing:
+                    continue
+                if self._keys[row] == key:
+                    same += 1
+                else:
+                    other += 1
+            if other > 1 and other > _CONFLICTS * (same + other):
+                return None
+            if same >= _AGREE_ENOUGH:
+                return True
+        if other:
+            return True if same and other <= _CONFLICTS * (same + other) else None
+        return same > 0
+
+
+def keys_in(raw: bytes, offset: int, row_size: int) -> list[tuple[int, int]]:
+    """(row, tag) of the used rows whose key lies in a piece of a table.
+
+    Args:
+        raw: the piece; its length is a multiple of 4.
+        offset: of the piece in the table, a multiple of 4.
+        row_size: bytes of a row, a multiple of 4.
+    """
+    row = -(-offset // row_size)
+    words = struct.unpack(f"<{len(raw) // 4}I", raw)[
+        (row * row_size - offset) // 4 :: row_size // 4
+    ]
+    return [
+        (row + index, word & ~PROTECTED_POOL)
+        for index, word in enumerate(words)
+        if word & ~PROTECTED_POOL
+    ]
