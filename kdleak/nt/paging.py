@@ -69,8 +69,10 @@ class Layout:
             keeps pages that are writable but clean read-only in hardware and says so in a
             software bit.
         read_only_bits: bits of an entry that take writability away (ARM64).
-        table_write_bit: bit that every entry above must have for a page to be writable, or 0.
-        no_execute_bit: bit that forbids the kernel to execute what is below, or 0.
+        table_write_bit: bit that every table above must have for a page to be writable, or 0.
+        table_read_only_bit: bit of a table above that takes writability away, or 0.
+        no_execute_bit: bit of a page or large page that forbids the kernel to execute it, or 0.
+        table_no_execute_bit: the same in an entry that leads to a table.
     """
 
     levels: Tuple[Level, ...]
@@ -88,7 +90,9 @@ class Layout:
     write_bits: int = 1 << 1 | 1 << 11
     read_only_bits: int = 0
     table_write_bit: int = 1 << 1
+    table_read_only_bit: int = 0
     no_execute_bit: int = 1 << 63
+    table_no_execute_bit: int = 1 << 63
 
 
 # Windows' PFN field has 36 bits; the architectures allow bits 48 to 51 too, never used by it.
@@ -104,6 +108,7 @@ LAYOUTS = {
         frame_mask=0xFFFF_F000,
         transition_mask=0xFFFF_F000,
         no_execute_bit=0,
+        table_no_execute_bit=0,
     ),
     PagingMode.X86_PAE: Layout(
         levels=(Level(30, 2), Level(21, 9, large=True), Level(12, 9)),
@@ -147,9 +152,13 @@ LAYOUTS = {
         write_bits=1 << 51 | 1 << 55,
         read_only_bits=1 << 7,  # AP[2]
         table_write_bit=0,
+        table_read_only_bit=1 << 62,  # APTable[1]
         no_execute_bit=1 << 53,  # PXN
+        table_no_execute_bit=1 << 59,  # PXNTable
     ),
 }
+
+PAE_ROOT_ENTRIES = 4
 
 PAE_POINTER_RESERVED = 0x1E6
 """Bits of a PAE page directory pointer entry that must be 0 (Intel SDM, table 4-8)."""
@@ -160,8 +169,8 @@ PROTOTYPE = 1 << 10
 TRANSITION = 1 << 11
 SWIZZLE = 1 << 4
 _PROTECTION = 0x1F << 5
-_PROTECTION_WRITE = 4 << 5  # MM_READWRITE, MM_WRITECOPY and their executable forms
-_PROTECTION_EXECUTE = 2 << 5  # MM_EXECUTE and what contains it
+PROTECTION_WRITE = 4 << 5  # MM_READWRITE, MM_WRITECOPY and their executable forms
+PROTECTION_EXECUTE = 2 << 5  # MM_EXECUTE and what contains it
 
 
 class SoftwareState(enum.Enum):
@@ -253,7 +262,7 @@ def prototype_address(mode: PagingMode, entry: int, invalid_mask: int = 0) -> Op
 def entry_writable(mode: PagingMode, entry: int) -> bool:
     """Whether a last-level or large entry, valid or in transition, lets the kernel write."""
     if not entry & 1:
-        return bool(entry & _PROTECTION_WRITE)
+        return bool(entry & PROTECTION_WRITE)
     layout = LAYOUTS[mode]
     if entry & layout.write_bits:
         return True
@@ -263,8 +272,23 @@ def entry_writable(mode: PagingMode, entry: int) -> bool:
 def entry_executable(mode: PagingMode, entry: int) -> bool:
     """Whether a last-level or large entry, valid or in transition, lets the kernel execute."""
     if not entry & 1:
-        return bool(entry & _PROTECTION_EXECUTE)
+        return bool(entry & PROTECTION_EXECUTE)
     return not entry & LAYOUTS[mode].no_execute_bit
+
+
+def table_rights(
+    mode: PagingMode, level: Level, entry: int, rights: Tuple[bool, bool]
+) -> Tuple[bool, bool]:
+    """What an entry that leads to a table leaves of the rights (write, execute) above it."""
+    if mode is PagingMode.X86_PAE and not level.large:
+        return rights  # a page directory pointer entry has no such bits
+    layout = LAYOUTS[mode]
+    write, execute = rights
+    if layout.table_write_bit and not entry & layout.table_write_bit:
+        write = False
+    if entry & layout.table_read_only_bit:
+        write = False
+    return write, execute and not entry & layout.table_no_execute_bit
 
 
 def canonical(mode: PagingMode, address: int) -> Optional[int]:
@@ -281,6 +305,15 @@ def canonical(mode: PagingMode, address: int) -> Optional[int]:
         return low if address >> 32 in (0, 0xFFFF_FFFF) else None
     extended = low | (1 << 64) - (1 << bits) if low >> (bits - 1) else low
     return low if extended == address else None
+
+
+def canonical_parts(mode: PagingMode) -> Tuple[Tuple[int, int, int], ...]:
+    """The addresses of a mode as (base, low, high): base + bits in [low, high)."""
+    bits = LAYOUTS[mode].address_bits
+    half, whole = 1 << (bits - 1), 1 << bits
+    base = (1 << 64) - whole
+    # 32-bit addresses are wanted in the kernel's half in either spelling.
+    return (0, 0, whole if bits == 32 else half), (base, half, whole)
 
 
 def kernel_half(mode: PagingMode) -> Tuple[int, int]:

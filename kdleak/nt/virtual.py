@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from kdleak.errors import MemoryUnreadable, format_address
+from kdleak.errors import MemoryUnreadable, MissingDependency, format_address
 from kdleak.nt.paging import (
     LAYOUTS,
     PAGE_MASK,
@@ -302,7 +302,14 @@ class VirtualMemory:
         page_tables: bool = False,
     ) -> PageScan:
         """Every page of [start, end) that is there, ascending, many at a time: see ``PageScan``."""
-        from kdleak.nt.page_scan import PageScan  # noqa: PLC0415  (needs numpy)
+        try:
+            from kdleak.nt.page_scan import PageScan  # noqa: PLC0415 - needs numpy
+        except ModuleNotFoundError as error:
+            raise MissingDependency(
+                "reading memory of a dump in bulk",
+                "numpy is not installed",
+                'pip install "kdleak[dump]"',
+            ) from error
 
         return PageScan(
             self,
