@@ -46,7 +46,7 @@ from kdleak.nt.kdbg import find_debugger_data
 from kdleak.nt.memory import CachedMemory
 from kdleak.nt.pool import PoolTagTables
 from kdleak.nt.stack_memory import StackMemory
-from kdleak.nt.symbol_path import parse_symbol_path
+from kdleak.nt.symbol_path import default_cache, parse_symbol_path
 from kdleak.nt.unwind import unwind
 from kdleak.tags import PoolTag
 
@@ -91,7 +91,7 @@ class NativeEngine:
         self._memory = KdMemory(host, self._hold, lambda: self._run.stopped)
         self._cache = CachedMemory(self._memory)
         self._stacks = StackReader(self._read_once, lambda: host.max_read)
-        self._places = parse_symbol_path(symbol_path)
+        self._places = parse_symbol_path(symbol_path, default_cache())
         self._identity: Identity | None = None
         self._images: LoadedImages | None = None
         self._tables: PoolTagTables | None = None

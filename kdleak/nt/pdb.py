@@ -61,31 +61,53 @@ class PdbFile:
     ages: tuple[int, ...]
     symbols: tuple[PdbSymbol, ...]
 
+    def belongs_to(self, guid: str, age: int) -> bool:
+        """Whether it is the PDB of the image that names this GUID and age."""
+        return self.guid == guid and age in self.ages
+
 
 class PdbUnreadableError(Exception):
     """The file is no PDB that can be read; the text says why in one clause."""
 
 
-def read_pdb(path: Path, pointer_size: int, expected: tuple[str, int] | None = None) -> PdbFile:
-    """Read GUID, age and names.
-
-    Args:
-        path: the file.
-        pointer_size: of the image, for undoing decorations.
-        expected: GUID and age wanted; when the file has others its names are not read.
+def require_reader() -> None:
+    """Make sure that PDBs can be read.
 
     Raises:
-        PdbUnreadableError: damaged, too large, or of an unknown kind.
         MissingDependency: purepdb is not installed.
     """
     try:
-        import purepdb  # noqa: PLC0415 - heavy, needs Python 3.11, and only wanted here
+        import purepdb  # noqa: F401, PLC0415 - heavy, needs Python 3.11, and only wanted here
     except ImportError as error:
         raise MissingDependency(
             "reading a PDB",
             "the package purepdb is not installed",
             "install kdleak[native] with Python 3.11 or newer",
         ) from error
+
+
+def read_pdb(
+    path: Path,
+    pointer_size: int,
+    expected: tuple[str, int] | None = None,
+    *,
+    names: bool = True,
+) -> PdbFile:
+    """Read GUID, age and names.
+
+    Args:
+        path: the file.
+        pointer_size: of the image, for undoing decorations.
+        expected: GUID and age wanted; when the file has others its names are not read.
+        names: whether to read them at all.
+
+    Raises:
+        PdbUnreadableError: damaged, too large, or of an unknown kind.
+        MissingDependency: purepdb is not installed.
+    """
+    require_reader()
+    import purepdb  # noqa: PLC0415 - heavy, needs Python 3.11, and only wanted here
+
     try:
         if path.stat().st_size > _MAXIMUM_FILE:
             raise PdbUnreadableError("larger than 4 GiB")
@@ -93,8 +115,9 @@ def read_pdb(path: Path, pointer_size: int, expected: tuple[str, int] | None = N
             info = pdb.info()
             guid = uuid.UUID(bytes_le=bytes(info.guid)).hex.upper()
             ages = tuple(dict.fromkeys((pdb.dbi.age, info.age)))
-            if expected is not None and (guid != expected[0] or expected[1] not in ages):
-                return PdbFile(guid, ages, ())
+            found = PdbFile(guid, ages, ())
+            if not names or (expected is not None and not found.belongs_to(*expected)):
+                return found
             return PdbFile(guid, ages, tuple(_symbols(pdb, pointer_size)))
     except purepdb.PdbError as error:
         raise PdbUnreadableError(str(error)) from error

@@ -5,6 +5,8 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
 
 from kdleak.errors import MissingDependency, SymbolNotFound
 from kdleak.model import Module, Symbolized, SymbolKind
@@ -12,6 +14,7 @@ from kdleak.nt.memory import MemoryReader
 from kdleak.nt.names import preference
 from kdleak.nt.pdb import PdbSymbol, PdbUnreadableError, read_pdb
 from kdleak.nt.pe import Image, PdbIdentity, read_exports, read_image, read_pdb_identity
+from kdleak.nt.symbol_names import masked
 from kdleak.nt.symbol_path import Place, PlaceKind, find_pdb_files
 
 _MAXIMUM_MISMATCHES = 8  # files with the right name that are opened before giving up
@@ -63,6 +66,24 @@ def build_table(kind: SymbolKind, source: str, symbols: Iterable[PdbSymbol]) -> 
     return SymbolTable(kind, source, rvas, tuple(best[rva][1] for rva in rvas), by_name)
 
 
+class PdbFetcher(Protocol):
+    """Gets PDBs that are not on this machine; ``symbol_server.SymbolFetcher`` is one.
+
+    Attributes:
+        remarks: what failed, one sentence each, growing.
+    """
+
+    remarks: list[str]
+
+    def pdb(self, identity: PdbIdentity) -> Path | None:
+        """The PDB, on this machine now; None when nobody has it."""
+        ...
+
+    def keep(self, identity: PdbIdentity, path: Path) -> None:
+        """Copy one that was found locally to where the symbol path wants it kept."""
+        ...
+
+
 class SymbolLoader:
     """Finds and reads the symbols of an image.
 
@@ -70,12 +91,28 @@ class SymbolLoader:
         memory: reads the target; what it reads here stays the same while the image is loaded.
         places: the symbol path.
         pointer_size: 4 or 8.
+        fetch: asked where no local place has a PDB; None where nothing may be fetched.
     """
 
-    def __init__(self, memory: MemoryReader, places: tuple[Place, ...], pointer_size: int) -> None:
+    def __init__(
+        self,
+        memory: MemoryReader,
+        places: tuple[Place, ...],
+        pointer_size: int,
+        fetch: PdbFetcher | None = None,
+    ) -> None:
         self._memory = memory
         self._places = places
         self._pointer_size = pointer_size
+        self._fetch = fetch
+
+    def advice(self, module: Module) -> str:
+        """What to do for a module without symbols, one clause."""
+        advice = (
+            f"put the PDB of {module.file_name or module.name} into a folder or symbol store "
+            "(WinDbg or symchk fetches it) and name that with -y or in _NT_SYMBOL_PATH"
+        )
+        return advice if self._fetch is not None else f"add --symbols to fetch it, or {advice}"
 
     def load(self, module: Module, remark: Callable[[str], None]) -> SymbolTable:
         """The table of a module: from its PDB, else its exports, else empty.
@@ -100,38 +137,55 @@ class SymbolLoader:
     def _from_pdb(
         self, module: Module, identity: PdbIdentity, remark: Callable[[str], None]
     ) -> SymbolTable | None:
-        wanted = (identity.guid, identity.age)
         extension = module.file_name.rsplit(".", 1)[-1].lower() if "." in module.file_name else ""
         refused: list[str] = []
         for candidate in find_pdb_files(self._places, identity, extension):
-            try:
-                pdb = read_pdb(candidate.path, self._pointer_size, wanted)
-            except MissingDependency as error:
-                refused.append(f"{candidate.path} was not read: {error.came_back}")
-                break
-            except PdbUnreadableError as error:
-                refused.append(f"{candidate.path} cannot be used: {error}")
-                continue
-            if pdb.guid == identity.guid and identity.age in pdb.ages:
-                return build_table(SymbolKind.PDB, str(candidate.path), pdb.symbols)
-            refused.append(f"{candidate.path} belongs to another build ({pdb.guid}{pdb.ages[0]:X})")
+            table = self._read(candidate.path, identity, refused)
+            if table is not None:
+                if self._fetch is not None:
+                    self._fetch.keep(identity, candidate.path)
+                return table
             if len(refused) >= _MAXIMUM_MISMATCHES:
                 break
+        if self._fetch is not None:
+            said = len(self._fetch.remarks)
+            path = self._fetch.pdb(identity)
+            for sentence in self._fetch.remarks[said:]:
+                remark(f"{module.name}: {sentence}")
+            table = self._read(path, identity, refused) if path is not None else None
+            if table is not None:
+                return table
         remark(self._missing(module, identity, refused))
+        return None
+
+    def _read(self, path: Path, identity: PdbIdentity, refused: list[str]) -> SymbolTable | None:
+        """The names of a PDB; None, and the reason in ``refused``, when it is not the one."""
+        try:
+            pdb = read_pdb(path, self._pointer_size, (identity.guid, identity.age))
+        except MissingDependency as error:
+            # As good as too many mismatches: no other file will fare better.
+            refused += [f"{path} was not read: {error.came_back}"] * _MAXIMUM_MISMATCHES
+            return None
+        except PdbUnreadableError as error:
+            refused.append(f"{path} cannot be used: {error}")
+            return None
+        if pdb.belongs_to(identity.guid, identity.age):
+            return build_table(SymbolKind.PDB, str(path), pdb.symbols)
+        refused.append(f"{path} belongs to another build ({pdb.guid}{pdb.ages[0]:X})")
         return None
 
     def _missing(self, module: Module, identity: PdbIdentity, refused: list[str]) -> str:
         text = f"{module.name}: {identity.file_name} {identity.key} not found"
         if refused:
-            return f"{text}; {'; '.join(refused)}"
-        if not self._places:
+            text += f"; {'; '.join(dict.fromkeys(refused))}"
+        elif not self._places and self._fetch is None:
             return f"{text}; no symbol path was given"
-        web = [place.location for place in self._places if place.kind is PlaceKind.WEB]
+        web = [masked(place.location) for place in self._places if place.kind is PlaceKind.WEB]
         local = [place.location for place in self._places if place.kind is not PlaceKind.WEB]
-        if local:
+        if local and not refused:
             text += f"; searched {', '.join(local)}"
-        if web:
-            text += f"; not asked: {', '.join(web)} (web stores are not fetched from)"
+        if web and self._fetch is None:
+            text += f"; not asked: {', '.join(web)} (add --symbols to fetch it)"
         return text
 
     def _from_exports(
@@ -232,8 +286,7 @@ class Symbols:
         raise SymbolNotFound(
             f"looking up {name}",
             reason.partition(": ")[2] or "the module has no symbols",
-            f"put the PDB of {module.file_name or module.name} into a folder or symbol store "
-            "(WinDbg or symchk fetches it) and name that with -y or in _NT_SYMBOL_PATH",
+            self._loader.advice(module),
         )
 
     def nearest(self, address: int) -> Symbolized:
