@@ -14,7 +14,8 @@ from operator import add, gt
 from construct import Bytes, Container, Int32ul, Int64ul, Pointer, Struct
 
 from kdleak.dump.bitmap import BitmapMap
-from kdleak.dump.header import FILL32, MOST_RUNS_32, MOST_RUNS_64, DumpHeader
+from kdleak.dump.header import FILL32, DumpHeader
+from kdleak.dump.header_layout import MOST_RUNS_32, MOST_RUNS_64
 from kdleak.dump.kind import DumpKind
 from kdleak.dump.page_map import PAGE_SIZE, EmptyMap, PageMap, RunMap
 from kdleak.errors import TargetError
