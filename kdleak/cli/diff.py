@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional, Tuple
+from typing import Optional, Tuple
 
 import click
 
 from kdleak.cli import console
-from kdleak.cli.target_options import symbol_path_of
+from kdleak.cli.dump_file import opened_dump
 from kdleak.dumped import DumpMoment, compare_dumps, moment_of
 from kdleak.errors import ExitCode, UsageError
 from kdleak.model import Pool
 from kdleak.report.diff_json import diff_json
 from kdleak.report.diff_text import render_diff
 from kdleak.result import RankBy
-
-if TYPE_CHECKING:
-    from kdleak.engine.dump import DumpEngine
 
 _POOLS = {"both": None, "nonpaged": Pool.NONPAGED, "paged": Pool.PAGED}
 
@@ -34,9 +31,7 @@ _POOLS = {"both": None, "nonpaged": Pool.NONPAGED, "paged": Pool.PAGED}
 @click.option("--pool", type=click.Choice(list(_POOLS)), default="both", show_default=True)
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Rows.")
 @click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
-@click.option(
-    "-o", "output", type=click.Path(path_type=Path), help="Write the result to a file."
-)
+@click.option("-o", "output", type=click.Path(path_type=Path), help="Write the result to a file.")
 @click.option("--force", is_flag=True, help="Overwrite the file of -o.")
 def command(
     dumps: Tuple[str, ...],
@@ -64,16 +59,12 @@ def command(
         )
     console.refuse_overwrite(output, force=force)
     names = _names(dumps)
-    moments = [
-        _moment(file, name, symbol_path_of(symbol_path)) for file, name in zip(dumps, names)
-    ]
+    moments = [_moment(file, name, symbol_path) for file, name in zip(dumps, names)]
     comparison = compare_dumps(moments, pool=_POOLS[pool])
     text = (
         diff_json(comparison)
         if as_json
-        else render_diff(
-            comparison, width=console.width(), style=console.palette(output), top=top
-        )
+        else render_diff(comparison, width=console.width(), style=console.palette(output), top=top)
     )
     console.write_result(text, output, force=force)
     complete = not comparison.rank.gaps and comparison.rank.by is RankBy.GROWTH
@@ -86,11 +77,8 @@ def _names(files: Tuple[str, ...]) -> Tuple[str, ...]:
     return short if len(set(short)) == len(short) else files
 
 
-def _moment(file: str, name: str, symbol_path: str) -> DumpMoment:
-    from kdleak.engine.dump import open_dump_engine  # noqa: PLC0415 - needs extras
-
-    engine: DumpEngine = open_dump_engine(file, symbol_path)
-    with engine:
+def _moment(file: str, name: str, symbol_path: Optional[str]) -> DumpMoment:
+    with opened_dump(Path(file), console.narrate, symbol_path=symbol_path) as engine:
         return DumpMoment(
             name=name,
             target=engine.target,

@@ -1,0 +1,88 @@
+"""``kdleak dump``: a crash dump at a glance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional, Tuple
+
+import click
+
+from kdleak.cli import console
+from kdleak.cli.dump_file import opened_dump
+from kdleak.cli.pooltag_option import owner_finder, pooltag_option
+from kdleak.cli.target_options import FiniteRange
+from kdleak.dumped.overview import DETAILS, overview
+from kdleak.errors import ExitCode
+from kdleak.report.dump_json import dump_json
+from kdleak.report.dump_text import render_dump
+from kdleak.tags import PoolTag
+
+_SECONDS = 0.3
+
+
+@click.command("dump")
+@click.argument("file", type=click.Path(path_type=Path), metavar="MEMORY.DMP")
+@click.option(
+    "-y",
+    "symbol_path",
+    metavar="SYMPATH",
+    default=None,
+    help="Symbol path, as for WinDbg's -y. Default: $_NT_SYMBOL_PATH. Symbols are not needed.",
+)
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="TAG",
+    help=f"Look at this tag closely; may be given again. Default: the {DETAILS} that hold most.",
+)
+@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Rows.")
+@click.option(
+    "--seconds",
+    type=FiniteRange(min=0),
+    default=_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="For looking at the blocks of each tag; 0 looks at all of them, however long it takes.",
+)
+@pooltag_option
+@click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
+@click.option("-o", "output", type=click.Path(path_type=Path), help="Write the result to a file.")
+@click.option("--force", is_flag=True, help="Overwrite the file of -o.")
+def command(
+    file: Path,
+    symbol_path: Optional[str],
+    tags: Tuple[str, ...],
+    top: int,
+    seconds: float,
+    pooltag: Optional[Path],
+    as_json: bool,
+    output: Optional[Path],
+    force: bool,
+) -> int:
+    """Say which pool tags hold the memory of a crash dump, in what blocks, and who asks for them.
+
+    Works on any dump of a Windows kernel that holds pool, on any machine, without symbols and
+    without a network. A small memory dump (minidump) holds no pool; that is said.
+
+    \b
+    Examples:
+      kdleak dump MEMORY.DMP
+      kdleak dump MEMORY.DMP --tag Leak --seconds 0
+    """
+    wanted = [PoolTag.parse(tag) for tag in tags]
+    console.refuse_overwrite(output, force=force)
+    with opened_dump(file, console.narrate, symbol_path=symbol_path) as engine:
+        found = overview(
+            engine,
+            tags=wanted,
+            owner=owner_finder(pooltag, console.narrate),
+            seconds=seconds or None,
+        )
+    text = (
+        dump_json(found)
+        if as_json
+        else render_dump(found, width=console.width(), style=console.palette(output), top=top)
+    )
+    console.write_result(text, output, force=force)
+    return ExitCode.INCOMPLETE if found.gaps else ExitCode.DONE

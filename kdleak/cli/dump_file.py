@@ -1,0 +1,39 @@
+"""Opening crash dumps that a command names as arguments, with our own reader."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable, Iterator, Optional, cast
+
+from kdleak.cli.target_options import DUMP, TargetOptions, attach, choose_target
+
+if TYPE_CHECKING:
+    from kdleak.engine.dump import DumpEngine
+
+
+@contextlib.contextmanager
+def opened_dump(
+    file: Path,
+    narrate: Callable[[str], None],
+    *,
+    symbol_path: Optional[str] = None,
+) -> Iterator[DumpEngine]:
+    """A dump, open for the body.
+
+    Args:
+        file: the dump.
+        narrate: takes sentences for the user.
+        symbol_path: ``-y``; None for the environment's.
+
+    Raises:
+        UsageError: there is no such file.
+        MissingDependency: a package that reading dumps needs is not installed.
+        TargetError: it cannot be read.
+    """
+    given = TargetOptions(dump=file, symbol_path=symbol_path, engine=DUMP)
+    engine = cast("DumpEngine", attach(choose_target(given), narrate))
+    try:
+        yield engine
+    finally:
+        engine.close()
