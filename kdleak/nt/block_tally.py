@@ -1,0 +1,198 @@
+"""Counts of the blocks of a tag by size, and the few that are told about one by one.
+
+However many blocks there are, what is kept of them is one row of counters per size and at most
+``limit`` blocks of each state.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+from typing import Dict, List, Optional, Tuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kdleak.found import BlockSource, BlockState, SizeClass
+from kdleak.model import Pool, PoolCounters
+from kdleak.nt.big_page_rows import NONPAGED_POOL, PAGED_POOL, UNKNOWN_POOL
+from kdleak.nt.pool_pages import Addresses, Flags, Sizes
+
+POOLS = {NONPAGED_POOL: Pool.NONPAGED, PAGED_POOL: Pool.PAGED}
+
+
+class Seen(enum.IntEnum):
+    """How a block was seen, finer than ``BlockState``."""
+
+    ALLOCATED = 0
+    FREE = 1
+    LOOKS_IN_USE = 2
+    """Its header marks it in use, and nothing else speaks of it."""
+    UNKNOWN = 3
+
+
+_STATES = {
+    Seen.ALLOCATED: BlockState.ALLOCATED,
+    Seen.FREE: BlockState.FREE,
+    Seen.LOOKS_IN_USE: BlockState.UNKNOWN,
+    Seen.UNKNOWN: BlockState.UNKNOWN,
+}
+_TOLD_FIRST = (Seen.ALLOCATED, Seen.LOOKS_IN_USE, Seen.UNKNOWN, Seen.FREE)
+_MOST_SIZES = 1 << 20
+
+
+@dataclass(frozen=True)
+class FoundBlock:
+    """A block to tell about.
+
+    Attributes:
+        address: of its body.
+        size: bytes charged.
+        header: bytes of its header, 0 for a big block.
+        pool: as in ``big_page_rows``.
+        seen: how it was seen.
+        source: what that rests on.
+    """
+
+    address: int
+    size: int
+    header: int
+    pool: int
+    seen: Seen
+    source: BlockSource
+
+    @property
+    def state(self) -> BlockState:
+        """For the report."""
+        return _STATES[self.seen]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of the tag; one entry of each array per block.
+
+    Attributes:
+        addresses: of their bodies.
+        sizes: bytes charged.
+        pools: as in ``big_page_rows``.
+        seen: values of ``Seen``.
+        source: what all of them rest on.
+        header: bytes of each one's header, 0 for big blocks.
+    """
+
+    addresses: Addresses
+    sizes: Sizes
+    pools: npt.NDArray[np.int8]
+    seen: npt.NDArray[np.int8]
+    source: BlockSource
+    header: int
+
+    def take(self, chosen: Flags) -> Blocks:
+        """Those of a mask."""
+        return replace(
+            self,
+            addresses=self.addresses[chosen],
+            sizes=self.sizes[chosen],
+            pools=self.pools[chosen],
+            seen=self.seen[chosen],
+        )
+
+
+class BlockTally:
+    """All blocks of one tag.
+
+    Args:
+        limit: most blocks to tell about one by one.
+        size: tell only about blocks of that size; None: of any. All are counted.
+    """
+
+    def __init__(self, limit: int, size: Optional[int] = None) -> None:
+        self._limit = limit
+        self._size = size
+        self._counts: Dict[Tuple[int, Seen], Dict[int, int]] = {}
+        self._kept: Dict[Seen, List[FoundBlock]] = {seen: [] for seen in Seen}
+        self._confirmed: List[int] = []
+
+    def add(self, blocks: Blocks) -> None:
+        """Count blocks, which must come in order of address from each source."""
+        for state in Seen:
+            chosen = blocks.seen == state
+            if not chosen.any():
+                continue
+            for pool in (NONPAGED_POOL, PAGED_POOL, UNKNOWN_POOL):
+                of_pool = chosen & (blocks.pools == pool)
+                if of_pool.any():
+                    self._count(pool, state, blocks.sizes[of_pool])
+            self._keep(state, blocks, chosen)
+
+    def _count(self, pool: int, seen: Seen, sizes: Sizes) -> None:
+        counts = self._counts.setdefault((pool, seen), {})
+        for size, count in zip(*(one.tolist() for one in np.unique(sizes, return_counts=True))):
+            if size in counts or len(counts) < _MOST_SIZES:
+                counts[size] = counts.get(size, 0) + count
+
+    def _keep(self, seen: Seen, blocks: Blocks, chosen: Flags) -> None:
+        kept = self._kept[seen]
+        room = self._limit - len(kept)
+        if room <= 0:
+            return
+        if self._size is not None:
+            chosen = chosen & (blocks.sizes == self._size)
+        for index in np.flatnonzero(chosen)[:room].tolist():
+            kept.append(
+                FoundBlock(
+                    int(blocks.addresses[index]),
+                    int(blocks.sizes[index]),
+                    blocks.header,
+                    int(blocks.pools[index]),
+                    seen,
+                    blocks.source,
+                )
+            )
+
+    # -- results
+
+    def total(self, pool: int, seen: Seen) -> Tuple[int, int]:
+        """(blocks, bytes) of a pool in a state."""
+        counts = self._counts.get((pool, seen), {})
+        return sum(counts.values()), sum(size * count for size, count in counts.items())
+
+    def settle(self, pool: int, counters: PoolCounters) -> bool:
+        """Whether a pool's blocks in use are exactly those that its counters count.
+
+        Where blocks whose headers alone mark them in use make up the difference, in number and
+        in bytes, they are in use and are counted so from here on.
+        """
+        wanted = counters.outstanding, counters.bytes
+        allocated = self.total(pool, Seen.ALLOCATED)
+        if allocated == wanted:
+            return True
+        looking = self.total(pool, Seen.LOOKS_IN_USE)
+        if (allocated[0] + looking[0], allocated[1] + looking[1]) != wanted:
+            return False
+        moved = self._counts.pop((pool, Seen.LOOKS_IN_USE), {})
+        counts = self._counts.setdefault((pool, Seen.ALLOCATED), {})
+        for size, count in moved.items():
+            counts[size] = counts.get(size, 0) + count
+        self._confirmed.append(pool)
+        return True
+
+    def sizes(self) -> Tuple[SizeClass, ...]:
+        """Every block by size, ascending."""
+        table: Dict[int, SizeClass] = {}
+        for (_, seen), counts in self._counts.items():
+            field = _STATES[seen].value
+            for size, count in counts.items():
+                row = table.get(size, SizeClass(size))
+                table[size] = replace(row, **{field: getattr(row, field) + count})
+        return tuple(table[size] for size in sorted(table))
+
+    def told(self) -> Tuple[FoundBlock, ...]:
+        """The blocks to tell about, in order of address: those in use before the others."""
+        chosen: List[FoundBlock] = []
+        for seen in _TOLD_FIRST:
+            for block in self._kept[seen]:
+                confirmed = seen is Seen.LOOKS_IN_USE and block.pool in self._confirmed
+                chosen.append(replace(block, seen=Seen.ALLOCATED) if confirmed else block)
+        chosen.sort(key=lambda block: _TOLD_FIRST.index(block.seen))
+        return tuple(sorted(chosen[: self._limit], key=lambda block: block.address))

@@ -1,0 +1,167 @@
+"""Pool pages in bulk: headers that carry a tag, and pages whose headers form one chain.
+
+Everything here works on many pages at once (numpy); a page is 4096 bytes. On kernels without
+the segment heap a page of small blocks is a chain: each header's BlockSize leads to the next
+one, whose PreviousSize leads back, from the start of the page to its end. Where the whole chain
+fits, every block of the page is known exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Tuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kdleak.nt.layouts import pool_header_size
+from kdleak.nt.memory import PAGE_SIZE
+from kdleak.tags import PROTECTED_POOL
+
+Addresses = npt.NDArray[np.uint64]
+Sizes = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Pages = npt.NDArray[np.uint8]
+
+CACHE_ALIGNED = 4
+"""PoolType bit, Vista and later."""
+QUOTA = 8
+"""PoolType bit: a process is charged for the block."""
+
+FIRST_IN_USE_BIT_BUILD = 6000
+"""Vista: PoolType bit 1 marks a block in use and odd means paged; before, bit 2 and even do."""
+
+
+@dataclass(frozen=True)
+class HeaderHits:
+    """Pool headers that carry the tag, in order of address; one entry of each array per header.
+
+    Attributes:
+        rows: index of the page in its batch.
+        offsets: of the header in its page, bytes.
+        addresses: of the header.
+        previous: bytes to the header in front, as it says.
+        sizes: bytes of the block, header included, as it says.
+        types: PoolType.
+    """
+
+    rows: npt.NDArray[np.intp]
+    offsets: Sizes
+    addresses: Addresses
+    previous: Sizes
+    sizes: Sizes
+    types: Pages
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, chosen: npt.NDArray[Any]) -> HeaderHits:
+        """Those of a mask or of indexes."""
+        return HeaderHits(
+            self.rows[chosen],
+            self.offsets[chosen],
+            self.addresses[chosen],
+            self.previous[chosen],
+            self.sizes[chosen],
+            self.types[chosen],
+        )
+
+
+def find_headers(addresses: Addresses, pages: Pages, tag: int, pointer_size: int) -> HeaderHits:
+    """Every header with the tag that looks right, protected blocks (bit 31 of the tag) too.
+
+    Looks right: on the grid of headers, at least two units long, with a PoolType there is. That
+    the block ends in its page is not asked for here.
+
+    Args:
+        addresses: of the pages.
+        pages: u8[n, 4096]; rows contiguous.
+        tag: without the protected bit.
+        pointer_size: 4 or 8.
+    """
+    unit = pool_header_size(pointer_size)
+    slots = PAGE_SIZE // unit
+    tags = pages.view("<u4")[:, 1 :: unit // 4]
+    found = tags == np.uint32(tag)
+    found |= tags == np.uint32(tag | PROTECTED_POOL)
+    flat = np.flatnonzero(found)
+    rows = flat // slots
+    offsets = (flat % slots * unit).astype(np.int64)
+    if pointer_size == 8:
+        previous = pages[rows, offsets].astype(np.int64) * unit
+        sizes = pages[rows, offsets + 2].astype(np.int64) * unit
+        types = pages[rows, offsets + 3]
+        right = (types & 0x80) == 0
+    else:
+        words = pages.view("<u2")
+        first, second = words[rows, offsets // 2], words[rows, offsets // 2 + 1]
+        previous = (first & 0x1FF).astype(np.int64) * unit
+        sizes = (second & 0x1FF).astype(np.int64) * unit
+        types = (second >> 9).astype(np.uint8)
+        right = np.ones(len(rows), dtype=np.bool_)
+    right &= sizes >= 2 * unit
+    hits = HeaderHits(
+        rows, offsets, addresses[rows] + offsets.astype(np.uint64), previous, sizes, types
+    )
+    return hits if right.all() else hits.take(right)
+
+
+def inside_page(hits: HeaderHits) -> Flags:
+    """Which blocks lie in one page, the header in front of them too."""
+    aligned = (hits.types & CACHE_ALIGNED) != 0
+    fits: Flags = hits.offsets + hits.sizes <= PAGE_SIZE
+    fits &= (hits.previous <= hits.offsets) | aligned
+    return fits
+
+
+def chained_pages(pages: Pages, pointer_size: int) -> Tuple[Flags, Flags]:
+    """Which pages are covered by one chain of headers, and where their headers are.
+
+    Args:
+        pages: u8[n, 4096]; rows contiguous.
+        pointer_size: 4 or 8.
+
+    Returns:
+        bool[n], and bool[n, slots] with one slot for each unit of the page; only the slots of
+        pages that fit mean something.
+    """
+    unit = pool_header_size(pointer_size)
+    slots = PAGE_SIZE // unit
+    count = len(pages)
+    previous: npt.NDArray[Any]
+    sizes: npt.NDArray[Any]
+    if pointer_size == 8:
+        units = pages.reshape(count, slots, unit)
+        previous, sizes = units[:, :, 0], units[:, :, 2]
+    else:
+        words = pages.view("<u2").reshape(count, slots, 4)
+        previous, sizes = words[:, :, 0], words[:, :, 1]
+    fits = np.zeros(count, dtype=np.bool_)
+    starts = np.zeros((count, slots), dtype=np.bool_)
+    row = np.arange(count)
+    at = np.zeros(count, dtype=np.int64)
+    last = np.zeros(count, dtype=np.int64)
+    while len(row):
+        size = sizes[row, at].astype(np.int64) & 0x1FF
+        back = previous[row, at].astype(np.int64) & 0x1FF
+        good = (size > 0) & (back == last) & (at + size <= slots)
+        row, at, size = row[good], at[good], size[good]
+        starts[row, at] = True
+        at += size
+        done = at == slots
+        fits[row[done]] = True
+        row, at, last = row[~done], at[~done], size[~done]
+    return fits, starts
+
+
+def looks_in_use(types: Pages, build: int) -> Flags:
+    """Whether PoolType marks a block in use. A freed one on a lookaside list looks so too."""
+    bit = 2 if build >= FIRST_IN_USE_BIT_BUILD else 4
+    used: Flags = (types & bit) != 0
+    return used
+
+
+def is_paged(types: Pages, build: int) -> Flags:
+    """Whether PoolType names paged pool; meaningless for type 0."""
+    odd: Flags = (types & 1) != 0
+    return odd if build >= FIRST_IN_USE_BIT_BUILD else ~odd

@@ -1,0 +1,385 @@
+"""The passes of a search for pool blocks; ``nt.block_search`` says what they rest on."""
+
+from __future__ import annotations
+
+from typing import Callable, List, Optional, Sequence, Tuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kdleak.errors import KdleakError, MemoryUnreadable, SymbolNotFound
+from kdleak.found import BlockSearch, BlockSource, PoolBlock
+from kdleak.model import Module, Pool, PoolCounters, Symbolized, TagUsage
+from kdleak.nt.big_page_rows import (
+    NONPAGED_POOL,
+    PAGED_POOL,
+    UNKNOWN_POOL,
+    BigPageRows,
+    intervals,
+)
+from kdleak.nt.bigpages import BigPageTable
+from kdleak.nt.block_contents import ContentsReader
+from kdleak.nt.block_search import PageBatch, SearchedMemory
+from kdleak.nt.block_tally import POOLS, Blocks, BlockTally, FoundBlock, Seen
+from kdleak.nt.layouts import pool_header_size
+from kdleak.nt.memory import PAGE_SIZE
+from kdleak.nt.pool_pages import (
+    CACHE_ALIGNED,
+    Addresses,
+    Flags,
+    HeaderHits,
+    Sizes,
+    chained_pages,
+    find_headers,
+    inside_page,
+    is_paged,
+    looks_in_use,
+)
+from kdleak.nt.segment_heap import SegmentHeaps
+from kdleak.nt.segment_heap_layout import FIRST_SEGMENT_HEAP_BUILD
+from kdleak.nt.subsegments import NOT_A_CHUNK
+from kdleak.tags import PROTECTED_POOL, PoolTag
+
+_BATCH = 512
+"""Pages looked at together: 2 MiB stay in a processor's cache for the second look."""
+_FIRST_COPIED_HEADER_BUILD = FIRST_SEGMENT_HEAP_BUILD
+_KEPT_GAPS = 8
+
+_SEEN_IN_HEAP = np.array([Seen.ALLOCATED, Seen.FREE, Seen.UNKNOWN], dtype=np.int8)
+
+
+class PoolScan:
+    """One search; see ``search_blocks`` for the arguments."""
+
+    def __init__(
+        self,
+        tag: PoolTag,
+        memory: SearchedMemory,
+        modules: Sequence[Module],
+        symbol: Callable[[str], int],
+        *,
+        build: int,
+        pointer_size: int,
+        pool: Optional[Pool] = None,
+    ) -> None:
+        self._tag = tag
+        self._value = tag.value & ~PROTECTED_POOL
+        self._memory = memory
+        self._modules = modules
+        self._symbol = symbol
+        self._build = build
+        self._pointer_size = pointer_size
+        self._unit = pool_header_size(pointer_size)
+        self._pool = pool
+        self._skip: List[Tuple[int, int]] = [(m.base, m.base + m.size) for m in modules if m.size]
+        empty = np.zeros(0, dtype=np.uint64)
+        self._big_starts: Addresses = empty
+        self._big_ends: Addresses = empty
+        self._heaps: Optional[SegmentHeaps] = None
+        self._chains_are_pool = True
+        self._tally = BlockTally(0)
+        self._searched: List[str] = []
+        self._gaps: List[str] = []
+        self._pages = 0
+        self._heap_blocks = 0
+
+    # -- the passes
+
+    def run(self, limit: int, size: Optional[int]) -> None:
+        """Look through everything once."""
+        self._tally = BlockTally(limit, size)
+        self._search_big_pages()
+        self._find_heaps()
+        self._search_pages()
+
+    def _search_big_pages(self) -> None:
+        try:
+            table = BigPageRows(self._memory, self._symbol, self._build, self._pointer_size)
+        except SymbolNotFound:
+            self._gaps.append(
+                "nt!PoolBigPageTable was not found: blocks larger than a page are missing"
+            )
+            return
+        except MemoryUnreadable:
+            self._gaps.append(
+                "nt!PoolBigPageTable is not in memory: blocks larger than a page are missing"
+            )
+            return
+        if not table.plausible:
+            self._gaps.append(
+                f"nt!PoolBigPageTable makes no sense (0x{table.rows:x} rows): blocks larger than "
+                "a page are missing"
+            )
+            return
+        self._skip.append((table.address, table.address + table.size))
+        in_use: List[Tuple[Addresses, Sizes]] = []
+        for rows in table.slices():
+            in_use.append((rows.addresses[~rows.freed], rows.sizes[~rows.freed]))
+            mine = rows.tags == np.uint32(self._value)
+            if mine.any():
+                freed = rows.freed[mine]
+                seen = np.where(freed, np.int8(Seen.FREE), np.int8(Seen.ALLOCATED))
+                self._add(
+                    Blocks(
+                        rows.addresses[mine],
+                        rows.sizes[mine],
+                        rows.pools[mine],
+                        seen,
+                        BlockSource.BIG_PAGES,
+                        header=0,
+                    )
+                )
+        self._big_starts, self._big_ends = intervals(in_use)
+        count = len(self._big_starts)
+        self._searched.append(
+            f"{table.rows:,} rows of the big page table ({count:,} of them in use)"
+        )
+        if table.missing:
+            self._gaps.append(f"{table.missing:,} pages of the big page table are not in memory")
+
+    def _find_heaps(self) -> None:
+        if self._build < FIRST_SEGMENT_HEAP_BUILD:
+            return
+        try:
+            heaps = SegmentHeaps(self._memory, self._symbol, self._build, self._pointer_size)
+        except SymbolNotFound:
+            self._gaps.append(
+                "nt!ExPoolState was not found: chunks of the segment heap are known by their "
+                "headers only"
+            )
+            return
+        except MemoryUnreadable:
+            self._gaps.append(
+                "nt!ExPoolState is not in memory: chunks of the segment heap are known by their "
+                "headers only"
+            )
+            return
+        if not heaps.heaps:
+            self._gaps.append(
+                f"the layout of the segment heap of build {self._build} is not known: its chunks "
+                "are known by their headers only"
+            )
+            return
+        self._heaps = heaps
+        self._chains_are_pool = False
+        self._searched.append(
+            f"{len(heaps.heaps)} segment heaps with {len(heaps.places):,} subsegments in "
+            f"{heaps.segments:,} segments"
+        )
+        for gap in list(dict.fromkeys(heaps.gaps))[:_KEPT_GAPS]:
+            self._gaps.append(gap)
+
+    def _search_pages(self) -> None:
+        start, end = self._memory.kernel_half
+        scan = self._memory.batches(start, end, _BATCH, skip=sorted(self._skip), writable_only=True)
+        for batch in scan:
+            self._pages += len(batch.addresses)
+            self._search_batch(batch)
+        self._searched.append(f"{self._pages:,} writable pages outside of images")
+        if scan.absent:
+            self._gaps.append(f"{scan.absent:,} mapped pages are not in the dump")
+        if scan.absent_tables:
+            self._gaps.append(
+                f"{scan.absent_tables:,} page tables are not in the dump: what they map is unknown"
+            )
+        if self._heap_blocks:
+            self._gaps.append(
+                "freed blocks that a lookaside list of the segment heap keeps look as if in use"
+            )
+
+    def _search_batch(self, batch: PageBatch) -> None:
+        hits = find_headers(batch.addresses, batch.data, self._value, self._pointer_size)
+        if not len(hits):
+            return
+        hits = hits.take(~self._in_big_block(hits.addresses))
+        hits = self._take_heap_chunks(hits)
+        hits = hits.take(inside_page(hits))
+        if self._chains_are_pool and len(hits):
+            hits = self._take_chains(hits, batch)
+        if len(hits):
+            self._take_headers(hits)
+
+    def _in_big_block(self, addresses: Addresses) -> Flags:
+        """Whether an address lies in a big block: what stands there is its owner's data."""
+        if not len(self._big_starts):
+            return np.zeros(len(addresses), dtype=np.bool_)
+        index = np.searchsorted(self._big_starts, addresses, side="right") - 1
+        return (index >= 0) & (addresses < self._big_ends[index])
+
+    def _take_heap_chunks(self, hits: HeaderHits) -> HeaderHits:
+        """Count what the segment heap confirms; returns the rest."""
+        if self._heaps is None or not len(hits):
+            return hits
+        hits, bodies = self._without_copies(hits)
+        states = self._heaps.states(hits.addresses, hits.sizes)
+        known = states != NOT_A_CHUNK
+        if known.any():
+            seen = _SEEN_IN_HEAP[states[known]]
+            self._heap_blocks += int(np.count_nonzero(known))
+            self._add_small(hits.take(known), seen, BlockSource.SEGMENT_HEAP, bodies[known])
+        return hits.take(~known)
+
+    def _take_chains(self, hits: HeaderHits, batch: PageBatch) -> HeaderHits:
+        """Count what lies in pages that are one chain of headers; returns the rest."""
+        rows, index = np.unique(hits.rows, return_inverse=True)
+        fits, starts = chained_pages(batch.data[rows], self._pointer_size)
+        chained = fits[index]
+        chosen = chained & starts[index, hits.offsets // self._unit]
+        if chosen.any():
+            blocks = hits.take(chosen)
+            seen = np.where(
+                looks_in_use(blocks.types, self._build), np.int8(Seen.ALLOCATED), Seen.UNKNOWN
+            ).astype(np.int8)
+            seen[blocks.types == 0] = Seen.FREE
+            bodies = blocks.addresses + np.uint64(self._unit)
+            self._add_small(blocks, seen, BlockSource.POOL_PAGE, bodies)
+        return hits.take(~chained)
+
+    def _take_headers(self, hits: HeaderHits) -> None:
+        """Count headers that nothing confirms."""
+        hits, bodies = self._without_copies(hits)
+        seen = np.where(
+            looks_in_use(hits.types, self._build), np.int8(Seen.LOOKS_IN_USE), Seen.UNKNOWN
+        ).astype(np.int8)
+        seen[hits.types == 0] = Seen.FREE
+        self._add_small(hits, seen, BlockSource.HEADER, bodies)
+
+    def _without_copies(self, hits: HeaderHits) -> Tuple[HeaderHits, Addresses]:
+        """Without the copies in front of cache-aligned blocks; and where each block's body is.
+
+        The real header lies PreviousSize in front of such a copy; the body behind the copy.
+        """
+        bodies = hits.addresses + np.uint64(self._unit)
+        if self._build < _FIRST_COPIED_HEADER_BUILD:
+            return hits, bodies
+        copies = np.flatnonzero((hits.types & CACHE_ALIGNED != 0) & (hits.previous > 0))
+        if not len(copies):
+            return hits, bodies
+        real = hits.addresses[copies] - hits.previous[copies].astype(np.uint64)
+        index = np.minimum(np.searchsorted(hits.addresses, real), len(hits) - 1)
+        found = (hits.addresses[index] == real) & (hits.sizes[index] > hits.previous[copies])
+        bodies[index[found]] = bodies[copies[found]]
+        keep = np.ones(len(hits), dtype=np.bool_)
+        keep[copies[found]] = False
+        return hits.take(keep), bodies[keep]
+
+    # -- counting
+
+    def _add_small(
+        self,
+        hits: HeaderHits,
+        seen: npt.NDArray[np.int8],
+        source: BlockSource,
+        bodies: Addresses,
+    ) -> None:
+        paged = is_paged(hits.types, self._build)
+        pools = np.where(paged, np.int8(PAGED_POOL), np.int8(NONPAGED_POOL)).astype(np.int8)
+        pools[hits.types == 0] = UNKNOWN_POOL
+        self._add(Blocks(bodies, hits.sizes, pools, seen, source, self._unit))
+
+    def _add(self, blocks: Blocks) -> None:
+        if self._pool is not None:
+            wanted = PAGED_POOL if self._pool is Pool.PAGED else NONPAGED_POOL
+            blocks = blocks.take((blocks.pools == wanted) | (blocks.pools == UNKNOWN_POOL))
+        self._tally.add(blocks)
+
+    # -- the result
+
+    def result(
+        self, counters: Optional[TagUsage], nearest: Callable[[int], Symbolized]
+    ) -> BlockSearch:
+        """What was found, told and compared with the counters."""
+        complete = self._compare(counters) if counters is not None else False
+        if counters is None:
+            self._gaps.append("what the tag tables count is not known: nothing to compare with")
+        blocks = tuple(self._described(nearest))
+        return BlockSearch(
+            tag=self._tag,
+            blocks=blocks,
+            sizes=self._tally.sizes(),
+            counters=counters,
+            searched=tuple(self._searched),
+            gaps=tuple(self._gaps),
+            bytes_searched=self._pages * PAGE_SIZE,
+            complete=complete,
+        )
+
+    def _compare(self, counters: TagUsage) -> bool:
+        """Whether what is in use is what the counters count; says what is not."""
+        if self._tally.total(UNKNOWN_POOL, Seen.ALLOCATED)[0]:
+            return self._compare_together(counters)
+        complete = True
+        for number, pool in POOLS.items():
+            if self._pool in (None, pool) and not self._tally.settle(number, counters.of(pool)):
+                complete = False
+                self._tell_difference(pool.value, (number,), counters.of(pool))
+        return complete
+
+    def _compare_together(self, counters: TagUsage) -> bool:
+        """The sums of both pools: rows of XP and Server 2003 do not tell theirs."""
+        numbers = (*POOLS, UNKNOWN_POOL)
+        if self._pool is not None:
+            self._gaps.append(
+                "some blocks do not tell which pool they are from: nothing is left out"
+            )
+            return False
+        if self._sum(numbers, Seen.ALLOCATED) == (counters.outstanding, counters.bytes):
+            return True
+        together = PoolCounters(counters.outstanding, 0, counters.bytes)
+        self._tell_difference("both", numbers, together)
+        return False
+
+    def _sum(self, numbers: Sequence[int], seen: Seen) -> Tuple[int, int]:
+        totals = [self._tally.total(number, seen) for number in numbers]
+        return sum(count for count, _ in totals), sum(size for _, size in totals)
+
+    def _tell_difference(self, pool: str, numbers: Sequence[int], counted: PoolCounters) -> None:
+        blocks, size = self._sum(numbers, Seen.ALLOCATED)
+        looking, _ = self._sum(numbers, Seen.LOOKS_IN_USE)
+        head = (
+            f"{pool} pool{'s' if len(numbers) > 1 else ''}: the tag tables count {counted.outstanding:,} blocks "
+            f"({counted.bytes:,} bytes), {blocks:,} ({size:,} bytes) were seen in use"
+        )
+        if looking:
+            head += f" and {looking:,} more may be, by their headers alone"
+        if blocks + looking < counted.outstanding:
+            head += (
+                "; the others were not seen, which does not mean that they are not there: their "
+                "pages may be paged out or not in the dump"
+            )
+        elif blocks > counted.outstanding:
+            head += (
+                "; that is more than there can be: freed blocks or copies of pool pages are "
+                "among them"
+            )
+        self._gaps.append(head)
+
+    def _described(self, nearest: Callable[[int], Symbolized]) -> List[PoolBlock]:
+        table: Optional[BigPageTable] = None
+        try:
+            self._symbol("nt!PoolBigPageTable")
+            table = BigPageTable(
+                self._memory,
+                self._symbol,
+                self._build,
+                self._pointer_size,
+                request_bytes=PAGE_SIZE,
+            )
+        except KdleakError:
+            pass  # said when its rows were searched
+        reader = ContentsReader(self._memory, self._modules, nearest, self._pointer_size, table)
+        return [self._describe(block, reader) for block in self._tally.told()]
+
+    def _describe(self, block: FoundBlock, reader: ContentsReader) -> PoolBlock:
+        contents = reader.read(block.address, max(block.size - block.header, 0))
+        return PoolBlock(
+            address=block.address,
+            size=block.size,
+            tag=self._tag,
+            pool=POOLS.get(block.pool),
+            state=block.state,
+            source=block.source,
+            first_bytes=contents.first_bytes,
+            strings=contents.strings,
+            pointers=contents.pointers,
+        )
