@@ -10,6 +10,7 @@ unless all that look in use add up, in number and bytes, to exactly what the tag
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Callable, Iterator, Optional, Protocol, Sequence, Tuple
 
 from kdleak.errors import MissingDependency
@@ -80,6 +81,8 @@ def search_blocks(
     counters: Optional[TagUsage] = None,
     pool: Optional[Pool] = None,
     size: Optional[int] = None,
+    deadline: Optional[float] = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> BlockSearch:
     """Find all blocks of a tag.
 
@@ -95,6 +98,9 @@ def search_blocks(
         counters: what the tag tables say about the tag; None where that is not known.
         pool: leave out blocks of the other pool.
         size: tell one by one only about blocks of that many bytes. All sizes are counted.
+        deadline: when to stop looking through pages, by ``clock``; what was not looked at by then
+            is a gap. None: never.
+        clock: seconds, monotonic.
 
     Raises:
         MissingDependency: numpy is not installed.
@@ -110,5 +116,5 @@ def search_blocks(
     from kdleak.nt.pool_scan import PoolScan  # noqa: PLC0415 - needs numpy
 
     scan = PoolScan(tag, memory, modules, symbol, build=build, pointer_size=pointer_size, pool=pool)
-    scan.run(limit, size)
+    scan.run(limit, size, deadline, clock)
     return scan.result(counters, nearest)

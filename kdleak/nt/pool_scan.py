@@ -43,6 +43,8 @@ from kdleak.tags import PROTECTED_POOL, PoolTag
 _BATCH = 512
 """Pages looked at together: 2 MiB stay in a processor's cache for the second look."""
 _FIRST_COPIED_HEADER_BUILD = FIRST_SEGMENT_HEAP_BUILD
+_FIRST_BUILD_WITHOUT_CHAINS = 18362
+"""1903: a page that is a chain of headers can only be a copy of an older kernel's."""
 _KEPT_GAPS = 8
 
 _SEEN_IN_HEAP = np.array([Seen.ALLOCATED, Seen.FREE, Seen.UNKNOWN], dtype=np.int8)
@@ -76,7 +78,7 @@ class PoolScan:
         self._big_starts: Addresses = empty
         self._big_ends: Addresses = empty
         self._heaps: Optional[SegmentHeaps] = None
-        self._chains_are_pool = True
+        self._chains_are_pool = build < _FIRST_BUILD_WITHOUT_CHAINS
         self._tally = BlockTally(0)
         self._searched: List[str] = []
         self._gaps: List[str] = []
@@ -85,12 +87,18 @@ class PoolScan:
 
     # -- the passes
 
-    def run(self, limit: int, size: Optional[int]) -> None:
+    def run(
+        self,
+        limit: int,
+        size: Optional[int],
+        deadline: Optional[float],
+        clock: Callable[[], float],
+    ) -> None:
         """Look through everything once."""
         self._tally = BlockTally(limit, size)
         self._search_big_pages()
         self._find_heaps()
-        self._search_pages()
+        self._search_pages(deadline, clock)
 
     def _search_big_pages(self) -> None:
         try:
@@ -169,12 +177,18 @@ class PoolScan:
         for gap in list(dict.fromkeys(heaps.gaps))[:_KEPT_GAPS]:
             self._gaps.append(gap)
 
-    def _search_pages(self) -> None:
+    def _search_pages(self, deadline: Optional[float], clock: Callable[[], float]) -> None:
         start, end = self._memory.kernel_half
         scan = self._memory.batches(start, end, _BATCH, skip=sorted(self._skip), writable_only=True)
         for batch in scan:
             self._pages += len(batch.addresses)
             self._search_batch(batch)
+            if deadline is not None and clock() >= deadline:
+                self._gaps.append(
+                    f"the time given was over after {self._pages:,} pages: those at higher "
+                    "addresses were not looked at"
+                )
+                break
         self._searched.append(f"{self._pages:,} writable pages outside of images")
         if scan.absent:
             self._gaps.append(f"{scan.absent:,} mapped pages are not in the dump")
