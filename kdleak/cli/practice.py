@@ -9,13 +9,13 @@ import sys
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 import click
 
 from kdleak import __version__
+from kdleak.cli.practice_dump import DumpOptions, dump_options, write_dump
 from kdleak.cli.target_options import FiniteRange
 from kdleak.errors import ExitCode, MissingDependency, UsageError
 from kdleak.kd.connection import parse_connection
@@ -23,6 +23,7 @@ from kdleak.report.sanitise import sanitise
 from kdleak.windbg.session import KEY_VARIABLE
 
 if TYPE_CHECKING:
+    from kdleak.practice.crash import CrashDump
     from kdleak.practice.ledger import CallSite
     from kdleak.practice.target import PracticeTarget
 
@@ -64,47 +65,9 @@ _HEAD = {
     metavar="TICKS",
     help="Clock ticks per second; 0 runs as fast as it can.",
 )
-@click.option(
-    "--dump",
-    "dump_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Run without a debugger, crash, and write the crash dump.",
-)
-@click.option(
-    "--dump-kind",
-    type=click.Choice(["full", "bitmap", "kernel"]),
-    default="bitmap",
-    show_default=True,
-    help="full: all memory; bitmap, kernel: the pages in use.",
-)
-@click.option(
-    "--ticks",
-    type=click.IntRange(0, 1_000_000),
-    metavar="N",
-    help="With --dump: how long it runs, 100 ticks to a second.  [default: 2000]",
-)
-@click.option(
-    "--memory",
-    type=click.IntRange(2, 4096),
-    default=128,
-    show_default=True,
-    metavar="MB",
-    help="With --dump: the machine's memory.",
-)
-@click.option(
-    "--population",
-    type=click.IntRange(0, 100),
-    default=100,
-    show_default=True,
-    metavar="PERCENT",
-    help="With --dump: how much it allocates at boot.",
-)
-@click.option("--no-kdbg", is_flag=True, help="With --dump: without KdDebuggerDataBlock.")
-@click.option("--encoded-kdbg", is_flag=True, help="With --dump: KdDebuggerDataBlock encoded.")
-@click.option("--force", is_flag=True, help="With --dump: replace a file that is there.")
 @click.option("--until-eof", is_flag=True, help="End when standard input is closed (for scripts).")
 @click.option("--json", "as_json", is_flag=True, help="Print the final counters as JSON.")
+@dump_options
 def command(
     kdnet: Optional[str],
     key: Optional[str],
@@ -113,16 +76,16 @@ def command(
     build: str,
     processors: int,
     rate: float,
+    until_eof: bool,
+    as_json: bool,
     dump_file: Optional[Path],
-    dump_kind: str,
+    dump_kind: Optional[str],
     ticks: Optional[int],
-    memory: int,
-    population: int,
+    memory: Optional[float],
+    workload: tuple[str, ...],
     no_kdbg: bool,
     encoded_kdbg: bool,
     force: bool,
-    until_eof: bool,
-    as_json: bool,
 ) -> int:
     """Run the practice kernel: a small simulated NT kernel with a driver that leaks.
 
@@ -140,23 +103,22 @@ def command(
     Or a crash dump of it, without a debugger:
       kdleak practice --dump MEMORY.DMP
     """
+    options = DumpOptions(
+        dump_file, dump_kind, ticks, memory, workload, no_kdbg, encoded_kdbg, force
+    )
     if dump_file is not None:
-        return _write_dump(
-            dump_file,
-            DumpOptions(
-                kind=dump_kind,
-                seed=seed,
-                build=int(build),
-                processors=processors,
-                memory=memory,
-                ticks=ticks,
-                population=population,
-                no_kdbg=no_kdbg,
-                encoded_kdbg=encoded_kdbg,
-                force=force,
-            ),
-            as_json=as_json,
-        )
+        if kdnet is not None or serial is not None:
+            raise UsageError(
+                "writing a dump of the practice kernel",
+                "it runs without a debugger for that",
+                "leave --kdnet and --serial out",
+            )
+        try:
+            dump = write_dump(options, seed=seed, build=int(build), processors=processors)
+        except ImportError as error:
+            raise _no_practice(error) from error
+        return _show_dump(dump, as_json=as_json)
+    options.refuse_without_dump()
     connection, hint = _connection(kdnet, key, serial)
     try:
         from kdleak.practice.run import run_practice  # noqa: PLC0415 - needs an extra
@@ -188,57 +150,13 @@ def command(
     return ExitCode.DONE
 
 
-@dataclass(frozen=True)
-class DumpOptions:
-    """The options that belong to ``--dump``."""
-
-    kind: str
-    seed: int
-    build: int
-    processors: int
-    memory: int
-    ticks: Optional[int]
-    population: int
-    no_kdbg: bool
-    encoded_kdbg: bool
-    force: bool
-
-
-def _write_dump(file: Path, options: DumpOptions, *, as_json: bool) -> int:
-    try:
-        from kdleak.dump.kind import DumpKind  # noqa: PLC0415
-        from kdleak.practice import crash  # noqa: PLC0415 - needs an extra
-        from kdleak.practice.workload import Workload  # noqa: PLC0415
-    except ImportError as error:
-        raise _no_practice(error) from error
-    kinds = {
-        "full": DumpKind.FULL,
-        "bitmap": DumpKind.BITMAP_FULL,
-        "kernel": DumpKind.BITMAP_KERNEL,
-    }
-    data_block = crash.DataBlock.PLAIN
-    if options.no_kdbg:
-        data_block = crash.DataBlock.ABSENT
-    elif options.encoded_kdbg:
-        data_block = crash.DataBlock.ENCODED
-    dump = crash.write_crash_dump(
-        file,
-        kind=kinds[options.kind],
-        seed=options.seed,
-        build=options.build,
-        processors=options.processors,
-        memory=options.memory << 20,
-        ticks=crash.DEFAULT_TICKS if options.ticks is None else options.ticks,
-        workload=Workload(population=options.population),
-        data_block=data_block,
-        force=options.force,
-    )
+def _show_dump(dump: CrashDump, *, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps({**_HEAD, **dump.as_json()}, indent=1))
         return ExitCode.DONE
     click.echo(
         sanitise(
-            f"{file.name}: {dump.kind.title}, {dump.pages:,} pages, {dump.size:,} bytes; "
+            f"{dump.path.name}: {dump.kind.title}, {dump.pages:,} pages, {dump.size:,} bytes; "
             f"bug check 0x{dump.bug_check.code:x} after {dump.ticks} ticks"
         )
     )
@@ -248,7 +166,7 @@ def _write_dump(file: Path, options: DumpOptions, *, as_json: bool) -> int:
 
 def _echo_truth(sites: Iterable[CallSite]) -> None:
     for site in sites:
-        if site.tag.text in {"Leak", "Busy"}:
+        if site.tag.text in {"Leak", "Busy"} and site.allocs:
             name = f"{site.module}!{site.function}+0x{site.offset:x}"
             click.echo(
                 sanitise(

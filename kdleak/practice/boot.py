@@ -22,11 +22,11 @@ from kdleak.practice.paging import (
 from kdleak.practice.workload import Workload
 
 SHARED_DATA = 0xFFFFF780_00000000
-MAXIMUM_THREADS = 24
+MAXIMUM_THREADS = 12
 STACK_SIZE = 0x6000
 MAXIMUM_PROCESSORS = 2
 POOL_PAGES = (0x3000, 0x4000)
-"""Pages of address space of the nonpaged and the paged pool."""
+"""Most pages of address space of the nonpaged and the paged pool."""
 
 LEDGER_PHYSICAL = 1 << 32
 """Where the ledger's memory lies, far above RAM: no debugger request reaches it."""
@@ -124,7 +124,7 @@ def boot_system(
     for thread in range(MAXIMUM_THREADS):
         top = _stack_top(addresses, thread)
         space.map_new(top - STACK_SIZE, STACK_SIZE, READ_WRITE)
-    for base, pages in zip(addresses.pools, POOL_PAGES, strict=True):
+    for base, pages in zip(addresses.pools, pool_pages(memory), strict=True):
         space.reserve(base, pages)
     _map_ledger(space, addresses.ledger)
     gdt, idt, pcr = _write_processor_tables(space, addresses, images[0], processors)
@@ -149,6 +149,12 @@ def boot_system(
         idt=idt,
         first_free_frame=space.next_frame,
     )
+
+
+def pool_pages(memory: PhysicalMemory) -> tuple[int, int]:
+    """Pages of address space of either pool: no more than there is RAM."""
+    pages = memory.size // PAGE_SIZE
+    return min(POOL_PAGES[0], pages), min(POOL_PAGES[1], pages)
 
 
 def ledger_bytes() -> int:
@@ -263,15 +269,14 @@ def _loader_block(
     workload: Workload,
 ) -> bytes:
     pages = space.memory.size // PAGE_SIZE
+    nonpaged, paged = pool_pages(space.memory)
     block = bytearray(0x128)
     struct.pack_into(
         "<9Q", block, 0x00,
         0x4B444C4B, images[0].base, images[0].size, module_list[0], space.pte_base,
-        space.next_frame, pages, addresses.pools[0], POOL_PAGES[0],
+        space.next_frame, pages, addresses.pools[0], nonpaged,
     )  # fmt: skip
-    struct.pack_into(
-        "<4Q", block, 0x48, addresses.pools[1], POOL_PAGES[1], addresses.stacks, len(pcr)
-    )
+    struct.pack_into("<4Q", block, 0x48, addresses.pools[1], paged, addresses.stacks, len(pcr))
     struct.pack_into(f"<{len(pcr)}Q", block, 0x68, *pcr)
     struct.pack_into(
         "<9Q", block, 0x78,

@@ -23,6 +23,8 @@ from kdleak.practice.processor import STATUS_BREAKPOINT
 from kdleak.practice.workload import Workload
 
 DEFAULT_TICKS = 2000
+DEFAULT_WORKLOAD = Workload(leak_requests=20)
+"""With :data:`DEFAULT_TICKS` the leak comes second among all tags."""
 KMODE_EXCEPTION_NOT_HANDLED = 0x1E
 FIRST_FRAME = 0x100
 """Page frames below are the firmware's and in no dump."""
@@ -108,7 +110,7 @@ def write_crash_dump(
     processors: int = 2,
     memory: int = DEFAULT_MEMORY,
     ticks: int = DEFAULT_TICKS,
-    workload: Workload | None = None,
+    workload: Workload = DEFAULT_WORKLOAD,
     data_block: DataBlock = DataBlock.PLAIN,
     force: bool = False,
 ) -> CrashDump:
@@ -150,16 +152,17 @@ def booted(
             f"making a practice machine with {memory} bytes of memory",
             "memory comes in whole pages, up to 4 GB",
         )
+    tried = f"booting a practice machine with {memory:,} bytes of memory"
     try:
-        return PracticeMachine(
+        machine = PracticeMachine(
             seed=seed, build=build, processors=processors, memory=memory, workload=workload
         )
     except (MemoryError, RuntimeError) as error:
-        raise UsageError(
-            f"booting a practice machine with {memory >> 20} MB of memory",
-            str(error),
-            "give it more memory",
-        ) from error
+        raise UsageError(tried, str(error), "give it more memory") from error
+    if not machine.read_u64("MmAvailablePages"):
+        machine.close()
+        raise UsageError(tried, "nothing is left after the boot", "give it more memory")
+    return machine
 
 
 def run_until_crash(machine: PracticeMachine, ticks: int) -> BugCheck:

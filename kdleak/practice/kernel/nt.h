@@ -6,7 +6,7 @@
 
 #define PAGE_SIZE 0x1000ULL
 #define MAXIMUM_PROCESSORS 2
-#define MAXIMUM_THREADS 24
+#define MAXIMUM_THREADS 12
 #define KERNEL_STACK_SIZE 0x6000
 
 /* ---- boot loader block: filled by the machine (practice/boot.py keeps the same layout) ---- */

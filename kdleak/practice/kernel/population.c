@@ -69,7 +69,8 @@ void ExpCreatePopulation(LOADER_PARAMETER_BLOCK *LoaderBlock)
 {
     for (ULONG Index = 0; Index < POPULATION_ROWS; Index++) {
         const POPULATION_ROW *Row = &ExpPopulation[Index];
-        ULONG64 Count = (Row->Count * LoaderBlock->Population + 99) / 100;
+        /* Small shares keep one of every tag, but not of what would fill a small machine. */
+        ULONG64 Count = (Row->Count * LoaderBlock->Population + (Row->Size < 0x8000 ? 99 : 0)) / 100;
         for (ULONG64 Number = 0; Number < Count; Number++)
             ExAllocatePoolWithTag(Row->Pool, Row->Size, ExpRowTag(Row));
     }
