@@ -6,6 +6,7 @@ is asked page by page.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
@@ -30,6 +31,9 @@ class BulkPages(Protocol):
 
     def offsets(self, frames: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Offset of each frame's bytes in the buffer, -1 where absent."""
+
+    def runs(self) -> Iterator[tuple[int, int, int]]:
+        """(first frame, count, offset in the buffer), ascending."""
 
 
 @runtime_checkable
