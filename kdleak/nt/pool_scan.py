@@ -333,9 +333,7 @@ class PoolScan:
         """The sums of both pools: rows of XP and Server 2003 do not tell theirs."""
         numbers = (*POOLS, UNKNOWN_POOL)
         if self._pool is not None:
-            self._gaps.append(
-                "some blocks do not tell which pool they are from: nothing is left out"
-            )
+            self._gaps.append("blocks that do not tell their pool are among these")
             return False
         if self._sum(numbers, Seen.ALLOCATED) == (counters.outstanding, counters.bytes):
             return True
@@ -351,8 +349,9 @@ class PoolScan:
         blocks, size = self._sum(numbers, Seen.ALLOCATED)
         looking, _ = self._sum(numbers, Seen.LOOKS_IN_USE)
         head = (
-            f"{pool} pool{'s' if len(numbers) > 1 else ''}: the tag tables count {counted.outstanding:,} blocks "
-            f"({counted.bytes:,} bytes), {blocks:,} ({size:,} bytes) were seen in use"
+            f"{pool} {'pools' if len(numbers) > 1 else 'pool'}: the tag tables count "
+            f"{counted.outstanding:,} blocks ({counted.bytes:,} bytes), {blocks:,} "
+            f"({size:,} bytes) were seen in use"
         )
         if looking:
             head += f" and {looking:,} more may be, by their headers alone"

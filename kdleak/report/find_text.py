@@ -1,0 +1,176 @@
+"""The blocks of a pool tag as text: each block, sizes as bars, and what the counters say."""
+
+from __future__ import annotations
+
+from typing import List, Optional, Sequence
+
+from kdleak.errors import format_address
+from kdleak.found import BlockPointer, BlockSearch, BlockState, PoolBlock, SizeClass
+from kdleak.model import Pool, PoolCounters, TargetInfo
+from kdleak.report.page import Page, column_widths, number
+from kdleak.report.palette import PLAIN, Palette
+
+_BYTES_SHOWN = 16
+_DETAILS = 4
+_BAR = 40
+_SIZES = 16
+_ROLES = {BlockState.FREE: "quiet", BlockState.UNKNOWN: "warn"}
+
+
+def render_find(
+    search: BlockSearch,
+    *,
+    where: str,
+    target: TargetInfo,
+    pool: Optional[Pool] = None,
+    width: int = 100,
+    style: Palette = PLAIN,
+    sizes: int = _SIZES,
+) -> str:
+    """A search for blocks as text.
+
+    Args:
+        search: what was found.
+        where: the dump as the user named it.
+        target: what it is a dump of.
+        pool: the pool that the search was limited to.
+        width: characters per line.
+        style: colours; ``PLAIN`` writes no escape sequence.
+        sizes: rows of the table of sizes.
+
+    Returns:
+        The text; ends with a newline.
+    """
+    page = Page(width, style)
+    title = f"Blocks of {search.tag.text!r} in {where}" + (f", {pool.value} pool" if pool else "")
+    page.line(f"{title} (build {target.build} {target.architecture.value})")
+    for sentence in verdict(search, pool):
+        page.paragraph(sentence, indent=0)
+    if search.blocks:
+        page.line("")
+        _blocks(page, search.blocks)
+        left = search.seen - len(search.blocks)
+        if left > 0:
+            page.line(f"  ... {left:,} more seen (--limit, --size)", plain=False)
+    if search.sizes:
+        page.heading("By size")
+        _sizes(page, search.sizes, sizes)
+    page.line("")
+    searched = "; ".join(search.searched) or "nothing"
+    page.paragraph(f"Searched: {searched} ({number(search.bytes_searched)} bytes).", indent=0)
+    for gap in search.gaps:
+        words = "not looked at, but nothing is missing" if search.complete else "missing"
+        role = "quiet" if search.complete else "warn"
+        page.paragraph(f"{words}: {gap}.", indent=0, hanging=2, role=role)
+    return page.text()
+
+
+def verdict(search: BlockSearch, pool: Optional[Pool] = None) -> List[str]:
+    """What was seen beside what the counters count, in one or two sentences."""
+    blocks, size = search.allocated
+    seen = f"{_counted(blocks, size)} seen in use"
+    sentences: List[str] = []
+    if search.counters is None:
+        sentences.append(f"{seen}; what the tag tables count is not known.")
+    else:
+        usage = search.counters
+        counted = usage.of(pool) if pool else PoolCounters(usage.outstanding, 0, usage.bytes)
+        sentence = f"The tag tables count {_counted(counted.outstanding, counted.bytes)}; "
+        if search.complete:
+            sentences.append(f"{sentence}every one of them was seen.")
+        else:
+            sentences.append(f"{sentence}{seen}.")
+    free = sum(one.free for one in search.sizes)
+    unknown = sum(one.unknown for one in search.sizes)
+    also: List[str] = []
+    if free:
+        also.append(f"{number(free)} freed {'block' if free == 1 else 'blocks'}")
+    if unknown:
+        also.append(
+            f"{number(unknown)} {'header' if unknown == 1 else 'headers'} with the tag that may "
+            "be blocks in use, freed blocks, or copies"
+        )
+    if also:
+        sentences.append(f"Also seen: {' and '.join(also)}.")
+    return sentences
+
+
+def _counted(blocks: int, size: int) -> str:
+    return f"{number(blocks)} block{'' if blocks == 1 else 's'}, {number(size)} bytes"
+
+
+def _blocks(page: Page, blocks: Sequence[PoolBlock]) -> None:
+    titles = ("Address", "Size", "Pool", "State", "Found by")
+    rows = [
+        (
+            format_address(block.address),
+            number(block.size) if block.size else "?",
+            block.pool.value if block.pool else "?",
+            block.state.value,
+            block.source.value,
+        )
+        for block in blocks
+    ]
+    widths = column_widths(titles, rows)
+    page.row(titles, widths, "First bytes")
+    for block, cells in zip(blocks, rows):
+        page.row(cells, widths, bytes_text(block.first_bytes), _ROLES.get(block.state, ""))
+        for line in details(block):
+            page.line(f"      {line}")
+
+
+def bytes_text(raw: bytes) -> str:
+    """The first bytes as the debugger's ``db`` shows them; "-" where they cannot be read."""
+    shown = raw[:_BYTES_SHOWN]
+    if not shown:
+        return "-"
+    text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in shown)
+    return f"{shown.hex(' ')}  {text}"
+
+
+def details(block: PoolBlock) -> List[str]:
+    """Lines about what is in a block: pointers, then strings, a few of each."""
+    lines = [pointer_text(pointer) for pointer in block.pointers[:_DETAILS]]
+    if len(block.pointers) > _DETAILS:
+        lines.append(f"... {len(block.pointers) - _DETAILS} more pointers")
+    lines += [f'"{text}"' for text in block.strings[:_DETAILS]]
+    if len(block.strings) > _DETAILS:
+        lines.append(f"... {len(block.strings) - _DETAILS} more strings")
+    return lines
+
+
+def pointer_text(pointer: BlockPointer) -> str:
+    """A pointer and what it points to."""
+    head = f"+0x{pointer.offset:03x} {format_address(pointer.value)}"
+    if pointer.symbol is not None:
+        return f"{head} {pointer.symbol}"
+    tag = f" {pointer.block_tag.text!r}" if pointer.block_tag else ""
+    return f"{head} block{tag}"
+
+
+def _sizes(page: Page, sizes: Sequence[SizeClass], most: int) -> None:
+    """The sizes with most bytes, in order of size, with a bar for the bytes each holds."""
+    total = [size.size * (size.allocated + size.free + size.unknown) for size in sizes]
+    weight = [(one.allocated > 0, total[index]) for index, one in enumerate(sizes)]
+    order = sorted(range(len(sizes)), key=lambda index: weight[index], reverse=True)
+    shown = sorted(order[:most])
+    titles = ("Size", "In use", "Freed", "Unknown", "Bytes")
+    rows = [
+        (
+            number(sizes[index].size),
+            number(sizes[index].allocated),
+            number(sizes[index].free),
+            number(sizes[index].unknown),
+            number(total[index]),
+        )
+        for index in shown
+    ]
+    widths = column_widths(titles, rows)
+    page.row(titles, widths, "")
+    largest = max(total[index] for index in shown)
+    room = min(_BAR, page.width - sum(widths) - 2 * len(widths) - 4)
+    for index, cells in zip(shown, rows):
+        bar = "#" * max(1, round(room * total[index] / largest)) if largest and room > 0 else ""
+        page.row(cells, widths, bar)
+    if len(sizes) > len(shown):
+        page.line(f"  ... {len(sizes) - len(shown):,} more sizes", plain=False)
