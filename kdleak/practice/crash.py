@@ -17,6 +17,7 @@ from kdleak.dump.writer import WriterHeader, write_dump
 from kdleak.errors import UsageError
 from kdleak.practice.images import DEFAULT_BUILD
 from kdleak.practice.ledger import CallSite, truth_as_json
+from kdleak.practice.loader import LoadedImage
 from kdleak.practice.machine import DEFAULT_MEMORY, MachineStop, PracticeMachine
 from kdleak.practice.paging import PAGE_SIZE
 from kdleak.practice.processor import STATUS_BREAKPOINT
@@ -76,6 +77,7 @@ class CrashDump:
         size: bytes of the file.
         ticks: complete ticks the machine ran before the crash.
         bug_check: what was written as the reason.
+        modules: the images that were loaded, in load order.
         ground_truth: every call site of the allocator, from the ledger.
     """
 
@@ -85,6 +87,7 @@ class CrashDump:
     size: int
     ticks: int
     bug_check: BugCheck
+    modules: tuple[LoadedImage, ...]
     ground_truth: tuple[CallSite, ...]
 
     def as_json(self) -> dict[str, object]:
@@ -97,6 +100,10 @@ class CrashDump:
                 "ticks": self.ticks,
                 "bug_check": [self.bug_check.code, *self.bug_check.parameters],
             },
+            "modules": [
+                {"name": image.file_name, "base": image.base, "size": image.size}
+                for image in self.modules
+            ],
             "ground_truth": truth_as_json(self.ground_truth),
         }
 
@@ -231,6 +238,7 @@ def dump_machine(
         size=file.stat().st_size,
         ticks=machine.ticks,
         bug_check=bug_check,
+        modules=machine.loaded_images(),
         ground_truth=machine.ground_truth(),
     )
 

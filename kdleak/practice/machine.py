@@ -134,6 +134,17 @@ class PracticeMachine:
             for name, address in image.symbols.items()
         }
 
+    def loaded_images(self) -> tuple[LoadedImage, ...]:
+        """The images in nt!PsLoadedModuleList now: a late driver may not have come yet."""
+        head = self.symbol("PsLoadedModuleList")
+        by_base = {image.base: image for image in self.images}
+        found: list[LoadedImage] = []
+        entry = int.from_bytes(self.read_virtual(head, 8), "little")
+        while entry != head:
+            found.append(by_base[int.from_bytes(self.read_virtual(entry + 0x30, 8), "little")])
+            entry = int.from_bytes(self.read_virtual(entry, 8), "little")
+        return tuple(found)
+
     def symbol(self, name: str) -> int:
         """Address of "module!name" or of a kernel symbol; KeyError when there is none."""
         module, _, rest = name.rpartition("!")
