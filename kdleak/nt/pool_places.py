@@ -32,6 +32,9 @@ _FIRST_BUILD_WITH_TABLES = 3790  # Server 2003; XP has one table for all process
 _ARRAY_SLOTS = 64  # of nt!ExPoolTagTables on the kernels with the fewest
 _NO_VARIABLES = frozenset({"KernBase", "BreakpointWithStatus"})
 """Fields of KDBG that are not the address of what they are named after."""
+_BY_CONTENTS = (TABLE, TABLE_SIZE, TABLE_MASK, TABLES, BIG_PAGES, BIG_PAGES_SIZE)
+_SPELLING = {name.lower(): name for name in (*_BY_CONTENTS, *(f"nt!{field}" for field in FIELDS))}
+"""Names are taken in any case, as WinDbg does."""
 
 
 class Way(enum.Enum):
@@ -100,11 +103,19 @@ class PoolPlaces:
             SymbolNotFound: no symbol tells, KDBG does not name it, and it cannot be told by
                 what it holds (or is none of the variables that can).
         """
+        name = _SPELLING.get(name.lower(), name)
         place = self._places.get(name)
         if place is None:
             place = self._find(name)
             self._places[name] = place
         return place.address
+
+    def find(self, name: str) -> int | None:
+        """As ``symbol``; None where that raises."""
+        try:
+            return self.symbol(name)
+        except SymbolNotFound:
+            return None
 
     def how(self, name: str) -> Way:
         """What the place of a variable rests on.
@@ -113,7 +124,7 @@ class PoolPlaces:
             SymbolNotFound: as ``symbol``.
         """
         self.symbol(name)
-        return self._places[name].way
+        return self._places[_SPELLING.get(name.lower(), name)].way
 
     @property
     def processors(self) -> int:
@@ -347,7 +358,7 @@ class PoolPlaces:
         if not sizes:
             self._remark(f"no variable of nt holds the {table.rows:,} rows of the big page table")
             return
-        tags = (self._known(name) for name in (TABLE, TABLE_SIZE, TABLE_MASK))
+        tags = (self.find(name) for name in (TABLE, TABLE_SIZE, TABLE_MASK))
         anchors = [near, *(at for at in tags if at is not None)]
         best = min(sizes, key=lambda at: min(abs(at - anchor) for anchor in anchors))
         self._set(BIG_PAGES_SIZE, _Place(best, Way.CONTENTS))
@@ -374,12 +385,6 @@ class PoolPlaces:
         return None
 
     # -- small parts
-
-    def _known(self, name: str) -> int | None:
-        try:
-            return self.symbol(name)
-        except SymbolNotFound:
-            return None
 
     def _set(self, name: str, place: _Place) -> None:
         self._places.setdefault(name, place)
