@@ -1,7 +1,8 @@
 """ARM64 instructions for the search for tags.
 
-What matters (moves of constants, loads of pointers, branches) is decoded here by the bits that the
-Arm architecture reference gives it; capstone tells what every other instruction writes, and the text.
+What matters (moves of constants, loads of pointers, branches) is decoded here by the bits that
+the Arm architecture reference gives it; capstone tells what every other instruction writes, and
+the text.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from kdleak.tags import PoolTag
 
 _RET, _BRK, _UDF = 0xD65F0000, 0xD4200000, 0
 _ZERO = 31
+_CONSTANT, _ADDED, _LOADED = 1, 2, 3  # effects that depend on the state
 
 
 class Arm64Decoder:
@@ -105,22 +107,22 @@ class Arm64Decoder:
             return (Effect(Op.SET, to, value=Constant(adrp_page(address, word))),)
         if word & 0x7FE0FFE0 == 0x2A0003E0:  # mov (register)
             return (Effect(Op.COPY, to, f"x{word >> 16 & 31}"),)
-        if _is_constant_move(word):
-            return (Effect(Op.SET, to, source=to, value=Constant(word), amount=1),)
-        if word & 0xFFC00000 == 0x91000000 and _ZERO not in (word & 31, word >> 5 & 31):
-            # add x, x, #low: the other half of adrp
-            return (Effect(Op.SET, to, source=source, value=Constant(word), amount=2),)
-        if word & 0xFFC00000 == 0xF9400000:  # ldr x, [x, #offset]
-            return (Effect(Op.SET, to, source=source, value=Constant(word), amount=3),)
         if word & 0xBF000000 == 0x18000000:  # ldr from the literal pool
-            literal = self._code(address + branch_offset(word, 5, 19), 4)
-            if len(literal) == 4 and PoolTag.from_bytes(literal) == self._tag:
-                return (Effect(Op.SET, to, value=TagValue(address)),)
-            return (Effect(Op.KILL, to),)
+            return (self._literal(address, word, to),)
+        late = _late(word)
+        if late:
+            place = to if late == _CONSTANT else source
+            return (Effect(Op.SET, to, source=place, value=Constant(word), amount=late),)
         return tuple(
             Effect(Op.KILL, canonical(str(insn.reg_name(number))))
             for number in insn.regs_access()[1]
         )
+
+    def _literal(self, address: int, word: int, to: str) -> Effect:
+        literal = self._code(address + branch_offset(word, 5, 19), 4)
+        if len(literal) == 4 and PoolTag.from_bytes(literal) == self._tag:
+            return Effect(Op.SET, to, value=TagValue(address))
+        return Effect(Op.KILL, to)
 
     def refine(self, state: State, step: Step) -> tuple[Effect, ...]:
         """Effects whose outcome depends on what the source holds now."""
@@ -131,38 +133,51 @@ class Arm64Decoder:
 
     def _refined(self, state: State, effect: Effect, address: int) -> Effect:
         word = effect.value.number if isinstance(effect.value, Constant) else 0
-        known = [value for value in state.at(effect.source) if isinstance(value, Constant)]
-        kill = Effect(Op.KILL, effect.place)
-        if effect.amount == 1 and not _keeps_rest(word):
-            return self._constant(effect.place, _moved(0, word), address)
-        if not known and effect.amount == 3 and word >> 10 & 0xFFF == WDF_MEMORY_CREATE:
-            routine = Routine("WdfMemoryCreate", WDF_MEMORY_CREATE_TAG)
-            called = Called("Wdf01000!WdfMemoryCreate", routine)
-            return Effect(Op.SET, effect.place, value=CodePointer(called, sure=False))
-        if not known:
-            return kill
-        if effect.amount == 1:
+        known = [v.number for v in state.at(effect.source) if isinstance(v, Constant)]
+        if effect.amount == _CONSTANT:
             # Of several paths' halves any may fit.
-            wanted = [_moved(value.number, word) for value in known]
-            fitting = next((value for value in wanted if self._is_tag(value)), wanted[0])
-            return self._constant(effect.place, fitting, address)
-        base = known[0].number
-        if effect.amount == 2:
-            whole = base + (word >> 10 & 0xFFF)
-            direct = self._targets.direct(whole)
-            if direct is not None and direct.routine is not None:
-                return Effect(Op.SET, effect.place, value=CodePointer(direct))
-            return Effect(Op.SET, effect.place, value=Constant(whole))
-        pointed = self._targets.slot(base + (word >> 10 & 0xFFF) * 8)
-        return kill if pointed is None else Effect(Op.SET, effect.place, value=CodePointer(pointed))
+            results = [_moved(old, word) for old in (known if _keeps_rest(word) else [0])]
+            fitting = next((value for value in results if self._is_tag(value)), None)
+            if fitting is not None:
+                return Effect(Op.SET, effect.place, value=TagValue(address))
+            return _set_or_kill(effect.place, Constant(results[0]) if results else None)
+        if effect.amount == _ADDED:
+            return _set_or_kill(effect.place, self._sum(known, word))
+        return _set_or_kill(effect.place, self._loaded(known, word))
+
+    def _sum(self, known: list[int], word: int) -> CodePointer | Constant | None:
+        if not known:
+            return None
+        whole = known[0] + (word >> 10 & 0xFFF)
+        called = self._targets.direct(whole)
+        if called is not None and called.routine is not None:
+            return CodePointer(called)
+        return Constant(whole)
+
+    def _loaded(self, known: list[int], word: int) -> CodePointer | None:
+        if known:
+            called = self._targets.slot(known[0] + (word >> 10 & 0xFFF) * 8)
+            return None if called is None else CodePointer(called)
+        if word >> 10 & 0xFFF == WDF_MEMORY_CREATE:
+            routine = Routine("WdfMemoryCreate", WDF_MEMORY_CREATE_TAG)
+            return CodePointer(Called("Wdf01000!WdfMemoryCreate", routine), sure=False)
+        return None
 
     def _is_tag(self, value: int) -> bool:
         return value < 1 << 32 and value & 0x7FFFFFFF == self._tag.value
 
-    def _constant(self, place: Place, value: int, address: int) -> Effect:
-        if self._is_tag(value):
-            return Effect(Op.SET, place, value=TagValue(address))
-        return Effect(Op.SET, place, value=Constant(value))
+
+def _set_or_kill(place: Place, value: CodePointer | Constant | None) -> Effect:
+    return Effect(Op.KILL, place) if value is None else Effect(Op.SET, place, value=value)
+
+
+def _late(word: int) -> int:
+    """Which kind of effect depends on what a register holds then; 0 for none of them."""
+    if _is_constant_move(word):
+        return _CONSTANT
+    if word & 0xFFC00000 == 0x91000000 and _ZERO not in (word & 31, word >> 5 & 31):
+        return _ADDED  # add x, x, #low: the other half of adrp
+    return _LOADED if word & 0xFFC00000 == 0xF9400000 else 0  # ldr x, [x, #offset]
 
 
 def canonical(name: str) -> str:

@@ -25,6 +25,7 @@ _LONGEST = 15
 _STOPS = frozenset({"ret", "retf", "iret", "iretd", "iretq", "int3", "ud2", "hlt", "sysret"})
 _FAST_FAIL = 0x29  # int 29h does not come back
 _COMPARES = frozenset({"cmp", "test", "cmpxchg"})
+_BIT_OPERATIONS = frozenset({"or", "xor", "and", "bts", "btr"})
 _WIDE = {"rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp"}
 _VOLATILE = ("rax", "rcx", "rdx", "r8", "r9", "r10", "r11")
 
@@ -208,55 +209,64 @@ class X86Decoder:
     ) -> tuple[Effect, ...]:
         if mnemonic in ("mov", "movabs") and len(operands) == 2:
             return self._move(insn, operands, address)
-        if mnemonic.startswith("cmov") and operands[0].type == _REG:
-            place = self._register(insn, operands[0].reg)
-            if operands[1].type == _REG and operands[0].size >= 4:
-                source = self._register(insn, operands[1].reg)
-                return (Effect(Op.MERGE, place, source),)
-            return ()
-        if mnemonic == "lea" and operands[0].type == _REG:
-            return self._lea(insn, operands)
-        if mnemonic == "push":
+        if mnemonic == "push" and operands:
             return self._push(insn, operands, address)
-        if mnemonic == "pop" and operands[0].type == _REG:
-            place = self._register(insn, operands[0].reg)
-            moved = Effect(Op.MOVE_STACK, amount=self._width)
-            if place == "rsp":
-                return (Effect(Op.FORGET_STACK),)
-            return (Effect(Op.COPY, place, (0,)), moved)
-        if mnemonic in ("add", "sub") and operands[0].type == _REG and operands[1].type == _IMM:
-            if self._register(insn, operands[0].reg) == "rsp":
-                amount = int(operands[1].imm)
-                return (Effect(Op.MOVE_STACK, amount=amount if mnemonic == "add" else -amount),)
-        elif mnemonic in ("or", "xor", "and", "bts", "btr") and _only_protected(mnemonic, operands):
+        followed: tuple[Effect, ...] | None = None
+        if operands and operands[0].type == _REG:
+            to = self._register(insn, operands[0].reg)
+            if mnemonic == "pop":
+                moved = Effect(Op.MOVE_STACK, amount=self._width)
+                followed = (Effect(Op.COPY, to, (0,)), moved) if to != "rsp" else None
+            elif mnemonic == "lea":
+                followed = self._lea(insn, operands)
+            elif len(operands) == 2:
+                followed = self._arithmetic(insn, mnemonic, operands, to)
+        return self._writes(insn, operands) if followed is None else followed
+
+    def _arithmetic(
+        self,
+        insn: Any,  # noqa: ANN401
+        mnemonic: str,
+        operands: list[Any],
+        to: str,
+    ) -> tuple[Effect, ...] | None:
+        """Operations on a register that are followed; None for all others."""
+        source = operands[1]
+        if mnemonic.startswith("cmov"):
+            if source.type == _REG and source.size >= 4:
+                return (Effect(Op.MERGE, to, self._register(insn, source.reg)),)
             return ()
-        return self._writes(insn, operands)
+        if mnemonic in ("add", "sub") and to == "rsp" and source.type == _IMM:
+            amount = int(source.imm)
+            return (Effect(Op.MOVE_STACK, amount=amount if mnemonic == "add" else -amount),)
+        if mnemonic in _BIT_OPERATIONS and _only_protected(mnemonic, operands):
+            return ()
+        return None
 
     def _move(self, insn: Any, operands: list[Any], address: int) -> tuple[Effect, ...]:  # noqa: ANN401
         to, source = operands
-        slot = self._stack_slot(insn, to)
-        place: Place | None = slot
+        place: Place | None = self._stack_slot(insn, to)
         if to.type == _REG:
             place = self._register(insn, to.reg)
         if place is None:
             return ()
         if place == "rsp":
             return (Effect(Op.FORGET_STACK),)
-        if to.size < 4:
-            return (Effect(Op.KILL, place),)
-        if source.type == _IMM:
-            if self._is_tag(int(source.imm)):
+        if to.size >= 4:
+            if source.type == _IMM and self._is_tag(int(source.imm)):
                 return (Effect(Op.SET, place, value=TagValue(address)),)
-        elif source.type == _REG:
-            return (Effect(Op.COPY, place, self._register(insn, source.reg)),)
-        elif source.type == _MEM:
-            from_stack = self._stack_slot(insn, source)
-            if from_stack is not None:
-                return (Effect(Op.COPY, place, from_stack),)
-            pointer = self._pointer(insn, source) if source.size == self._width else None
-            if pointer is not None:
-                return (Effect(Op.SET, place, value=pointer),)
+            if source.type == _REG:
+                return (Effect(Op.COPY, place, self._register(insn, source.reg)),)
+            if source.type == _MEM:
+                return (self._load(insn, place, source),)
         return (Effect(Op.KILL, place),)
+
+    def _load(self, insn: Any, place: Place, source: Any) -> Effect:  # noqa: ANN401
+        from_stack = self._stack_slot(insn, source)
+        if from_stack is not None:
+            return Effect(Op.COPY, place, from_stack)
+        pointer = self._pointer(insn, source) if source.size == self._width else None
+        return Effect(Op.KILL, place) if pointer is None else Effect(Op.SET, place, value=pointer)
 
     def _lea(self, insn: Any, operands: list[Any]) -> tuple[Effect, ...]:  # noqa: ANN401
         place = self._register(insn, operands[0].reg)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kdleak.errors import MemoryUnreadable
@@ -130,7 +130,7 @@ def _pieces(memory: MemoryReader, start: int, end: int) -> Iterator[tuple[int, i
 class ImageCode:
     """The code of one image by address."""
 
-    def __init__(self, sections: list[SectionBytes]) -> None:
+    def __init__(self, sections: Sequence[SectionBytes]) -> None:
         self._runs = sorted(run for section in sections for run in section.runs)
         self._starts = [address for address, _ in self._runs]
 

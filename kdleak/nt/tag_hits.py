@@ -184,3 +184,18 @@ def instruction_at(walker: Stepper, code: ImageCode, hit: int) -> tuple[int, int
         return 0, 0
     best = max(votes, key=lambda address: (votes[address], address))
     return best, starts[best]
+
+
+def preceding_arm64(walker: Stepper, code: ImageCode, hit: int) -> tuple[int, int]:
+    """As ``instruction_at``, for ARM64: the hit is the instruction if it is one of those."""
+    step = walker.step(hit) if hit % 4 == 0 and code.at(hit, 4) else None
+    if step is None or not step.loads:
+        return 0, 0
+    # From well before it: the pointer that is called may have been loaded there.
+    straight = hit
+    for address in range(hit - 4, hit - _BEFORE, -4):
+        step = walker.step(address)
+        if step is None or step.flow in (Flow.STOP, Flow.JUMP):
+            break
+        straight = address
+    return hit, straight
