@@ -17,14 +17,16 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "samples" / "dumps"
 
 SMALL = (
-    "--memory", "3.125", "--workload", "population=1", "--workload", "background_operations=0",
-    "--workload", "busy_operations=10", "--workload", "tracker_rows=513",
-    "--workload", "big_page_rows=256", "--workload", "leak_requests=3",
+    "--memory", "3.25",
+    *("--workload", "population=1", "--workload", "background_operations=0"),
+    *("--workload", "busy_operations=10", "--workload", "tracker_rows=513"),
+    *("--workload", "big_page_rows=256", "--workload", "leak_requests=3"),
+    *("--workload", "leak_permille=500"),
 )  # fmt: skip
 DUMPS = {
     "early.dmp": ("--dump-kind", "full", "--seed", "7", "--ticks", "100", *SMALL),
     "later.dmp": ("--dump-kind", "bitmap", "--seed", "7", "--ticks", "800", *SMALL),
-    "nokdbg.dmp": ("--dump-kind", "kernel", "--no-kdbg", "--seed", "8", "--ticks", "200", *SMALL),
+    "nokdbg.dmp": ("--dump-kind", "kernel", "--no-kdbg", "--seed", "8", "--ticks", "100", *SMALL),
     "26100.dmp": ("--build", "26100", "--seed", "9", "--ticks", "100", *SMALL),
     "encoded.dmp": (
         "--build", "15063", "--encoded-kdbg", "--seed", "10", "--ticks", "100", *SMALL,

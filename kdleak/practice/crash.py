@@ -73,6 +73,7 @@ class CrashDump:
     Attributes:
         path: the file.
         kind: of dump.
+        build: Windows build the machine claims.
         pages: pages in it.
         size: bytes of the file.
         ticks: complete ticks the machine ran before the crash.
@@ -83,6 +84,7 @@ class CrashDump:
 
     path: Path
     kind: DumpKind
+    build: int
     pages: int
     size: int
     ticks: int
@@ -95,6 +97,7 @@ class CrashDump:
         return {
             "dump": {
                 "kind": self.kind.name.lower(),
+                "build": self.build,
                 "pages": self.pages,
                 "size": self.size,
                 "ticks": self.ticks,
@@ -234,6 +237,7 @@ def dump_machine(
     return CrashDump(
         path=file,
         kind=kind,
+        build=machine.build,
         pages=pages,
         size=file.stat().st_size,
         ticks=machine.ticks,
