@@ -157,14 +157,18 @@ class VsSubsegment:
         return size.astype(np.int64) * unit, previous.astype(np.int64) * unit, allocated != 0
 
     def chunks(self) -> Iterator[Chunk]:
-        """Its chunks, from the first one until one does not fit the one before."""
-        offset, last = self._layout.first_chunk, 0
-        while True:
-            chunk = self._chunk(offset)
-            if chunk is None or chunk.previous != last:
+        """Its chunks from the first one on, as long as each is confirmed by the next."""
+        chunk = self._chunk(self._layout.first_chunk)
+        if chunk is None or chunk.previous:
+            return
+        while chunk is not None:
+            end = chunk.offset + chunk.size
+            following = self._chunk(end)
+            at_end = end > len(self._memory.data) - self._unit
+            if not at_end and (following is None or following.previous != chunk.size):
                 return
             yield chunk
-            offset, last = offset + chunk.size, chunk.size
+            chunk = following
 
     def _chunk(self, offset: int) -> Optional[Chunk]:
         at = np.array([offset], dtype=np.int64)
