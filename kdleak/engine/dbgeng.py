@@ -15,13 +15,14 @@ from typing import Callable, List, Mapping, Optional, Tuple, Type
 
 from kdleak.dialect.breaks import BreakReason
 from kdleak.dialect.registers import parse_registers
-from kdleak.engine.channels.base import LIVE_KERNEL, LOCAL_KERNEL, Channel, Resumed
+from kdleak.engine.channels.base import DUMP, LIVE_KERNEL, LOCAL_KERNEL, Channel, Resumed
 from kdleak.engine.dbgeng_memory import DebuggerMemory
 from kdleak.engine.dbgeng_pool import DebuggerPool
 from kdleak.engine.dbgeng_stack import StackWalker
 from kdleak.engine.dbgeng_stop import (
     BreakInPlace,
     classify,
+    crash_of,
     find_break_in,
     last_break,
     last_event,
@@ -115,6 +116,8 @@ class DbgEngEngine:
         if self._stopped:
             self._find_break_in()
             self._take_stop(self._last_event())
+            if channel.session == DUMP:
+                self._take_crash()
             self._surplus.expect()
 
     # -- identity
@@ -393,6 +396,12 @@ class DbgEngEngine:
             again = replace(resumed, text=self._last_event().text)
             announced = last_break(again.text)
             self._stop = classify(again, announced, registers, self._break_in, now)
+
+    def _take_crash(self) -> None:
+        """The debugger shows every crash as a break instruction; say which bug check it was."""
+        crash = crash_of(self.channel.execute(".bugcheck"))
+        if crash:
+            self._stop = replace(self._stop, kind=StopKind.BUG_CHECK, detail=crash)
 
     def _last_event(self) -> Resumed:
         """The current stop as the debugger remembers it."""

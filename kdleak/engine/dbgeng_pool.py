@@ -13,7 +13,7 @@ from typing import Callable, List, Optional, Sequence, Tuple
 from kdleak.dialect.engine_errors import FailureKind, find_engine_error
 from kdleak.dialect.poolused import parse_poolused
 from kdleak.dialect.poolused_table import Layout, PoolUsedRow, PoolUsedTable
-from kdleak.engine.channels.base import Channel
+from kdleak.engine.channels.base import DUMP, Channel
 from kdleak.errors import KdleakError, LinkError, TargetError
 from kdleak.model import PoolSnapshot, TagUsage
 from kdleak.nt.pool import PoolTagTables
@@ -26,6 +26,11 @@ _PATIENCE = 1800.0
 
 _NEGLIGIBLE_SHARE = 0.01
 """Part of the bytes in use that may hide behind tags which cannot be told apart."""
+
+_OWN_READER = (
+    "give the symbol path (-y, or .sympath in WinDbg), or use kdleak's own reader, which needs no "
+    "symbols: kdleak rank -z FILE"
+)
 
 _NO_EXTENSION = frozenset({FailureKind.NO_EXPORT, FailureKind.NO_EXTENSION})
 
@@ -95,13 +100,15 @@ class DebuggerPool:
         except LinkError:
             raise
         except TargetError as error:
-            if why is None:
+            next_step = error.next_step
+            if self._channel.session == DUMP:
+                next_step = _OWN_READER
+            elif why is None:
                 raise
-            raise TargetError(
-                "reading the pool usage",
-                f"{why.came_back}; and through memory: {error}",
-                error.next_step,
-            ) from error
+            cause = error.came_back or str(error)
+            if why is not None:
+                cause = f"{why.came_back}; and through memory: {error.tried}: {cause}"
+            raise TargetError("reading the pool usage", cause, next_step) from error
 
     # -- !poolused
 

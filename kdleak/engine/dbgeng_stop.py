@@ -35,6 +35,12 @@ STATUS_ARGUMENT = {Architecture.X64: "rcx", Architecture.ARM64: "x0"}
 _LAST_EVENT = re.compile(r"^Last event: (?:[0-9a-f]+\.[0-9a-f]+: )?", re.MULTILINE)
 _HIT_BREAKPOINT = re.compile(r"^Hit breakpoint ([0-9]{1,5})[ \t]*$", re.MULTILINE)
 
+_BUG_CHECK_ANSWER = re.compile(
+    r"^Bugcheck code (?P<code>[0-9a-f]{1,8})[ \t]*\n"
+    r"Arguments (?P<arguments>[0-9a-f`]{1,17}(?: [0-9a-f`]{1,17}){3})[ \t]*$",
+    re.MULTILINE | re.IGNORECASE,
+)
+
 
 @dataclass(frozen=True)
 class BreakInPlace:
@@ -141,6 +147,20 @@ def _kind(
     if code == STATUS_SINGLE_STEP:
         return StopKind.SINGLE_STEP, ""
     return StopKind.EXCEPTION, _exception(code, announced)
+
+
+def crash_of(text: str) -> str:
+    """The bug check that the answer to ``.bugcheck`` shows: "bug check 0xd1 (...)"; "" for none.
+
+    Args:
+        text: ``Bugcheck code 000000D1`` and a line of four arguments; the code is zero where
+            there was none (a dump of a machine that went on).
+    """
+    found = _BUG_CHECK_ANSWER.search(text)
+    if found is None or not int(found["code"], 16):
+        return ""
+    arguments = tuple(int(one.replace("`", ""), 16) for one in found["arguments"].split())
+    return _bug_check(BugCheck(int(found["code"], 16), arguments))
 
 
 def _bug_check(values: BugCheck) -> str:

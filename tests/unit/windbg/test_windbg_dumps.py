@@ -10,12 +10,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
 
-from dbgeng_fakes import FakeDebugger, poolused
+from dbgeng_fakes import NT, FakeDebugger, Halt, poolused
 from fake_pykd import FakePykd
 
 from kdleak.engine.channels import base, child, kd, pykd
+from kdleak.engine.dbgeng import open_dbgeng
 from kdleak.errors import ExitCode, UsageError
 from kdleak.journal import Journal
+from kdleak.model import StopKind
 from kdleak.windbg import session
 from kdleak.windbg.hunt_entry import HuntJob
 from kdleak.windbg.options import parse_hunt, parse_rank
@@ -25,7 +27,8 @@ from kdleak.windbg.restore_entry import RestoreJob
 from kdleak.windbg.session import SessionRequest, check_request, open_engine
 
 _BUG_CHECK = (
-    "Bugcheck code 000000D1 Arguments ffffa408`89a7c000 00000000`00000002 00000000`00000000 "
+    "Bugcheck code 000000D1\n"
+    "Arguments ffffa408`89a7c000 00000000`00000002 00000000`00000000 "
     "fffff802`1f5a1233\n"
 )
 
@@ -86,7 +89,7 @@ def test_the_dump_of_the_debugger_around_us(debugger, tmp_path, arguments):
 
 
 def test_a_dump_of_a_bug_check(debugger, tmp_path):
-    debugger.halt.text = _BUG_CHECK
+    debugger.answers[".bugcheck"] = _BUG_CHECK
     code, out, said = run(RankJob, tmp_path)
     assert code == ExitCode.DONE
     assert "holds most" in out
@@ -100,6 +103,23 @@ def test_growth_is_refused(debugger, tmp_path):
     assert "holds most" not in out
     assert "kdleak diff A B" in said
     assert not any(command.startswith("!poolused") for command in debugger.asked)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "detail"),
+    [
+        (_BUG_CHECK, StopKind.BUG_CHECK, "bug check 0xd1 (0xffffa40889a7c000, 0x2, 0x0, "),
+        (_BUG_CHECK.replace("000000D1", "00000000"), StopKind.BREAK_INSTRUCTION, ""),
+        (_BUG_CHECK.splitlines()[0] + "\n", StopKind.BREAK_INSTRUCTION, ""),
+        ("", StopKind.BREAK_INSTRUCTION, ""),
+    ],
+)
+def test_which_bug_check_it_was(debugger, answer, kind, detail):
+    debugger.halt = Halt(NT + 0x1200)
+    debugger.answers[".bugcheck"] = answer
+    stop = open_dbgeng(debugger).stop
+    assert (stop.kind, stop.detail[: len(detail)]) == (kind, detail)
+    assert stop.program_counter == NT + 0x1200
 
 
 @pytest.mark.parametrize("job", [HuntJob, RestoreJob])
@@ -117,6 +137,8 @@ def test_without_kdexts_the_tables_are_tried(debugger, tmp_path):
     assert code == ExitCode.TARGET  # this target has no tables
     assert "this debugger has no !poolused" in said
     assert "through memory" in said
+    assert said.count("Next: ") == 1
+    assert "which needs no symbols: kdleak rank -z FILE." in said
     assert out == ""
 
 
