@@ -1,0 +1,196 @@
+"""``kdleak sites``: the code that asks for a pool tag."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Callable, Optional, Sequence, Tuple
+
+import click
+
+from kdleak.cli import console
+from kdleak.cli.pooltag_option import pooltag_option, tag_lists
+from kdleak.cli.session import attached
+from kdleak.cli.target_options import TargetOptions, choose_target, target_options
+from kdleak.errors import ExitCode, UsageError
+from kdleak.model import Module
+from kdleak.nt.memory import MemoryReader
+from kdleak.nt.tag_sites import DEFAULT_LIMIT, code_size, require_disassembler, search_sites
+from kdleak.report.sites_json import sites_json
+from kdleak.report.sites_subject import SitesSubject
+from kdleak.report.sites_text import render_sites
+from kdleak.tags import PoolTag
+from kdleak.windbg.recording import Memory
+
+_LARGEST_LIMIT = 100_000
+_TELL_EVERY = 5.0  # seconds
+
+
+@click.command("sites")
+@click.argument("tag")
+@target_options
+@click.option(
+    "--module",
+    "modules",
+    multiple=True,
+    metavar="NAME",
+    help="Look through this module only, named as WinDbg does (nt, leakydrv); may be given again. "
+    "A live target stands still meanwhile, so naming one saves time there.",
+)
+@click.option(
+    "--data",
+    "with_data",
+    is_flag=True,
+    help="Of a live target, look for the four bytes in data, too; of a dump this is always done.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0, max=_LARGEST_LIMIT),
+    default=DEFAULT_LIMIT,
+    show_default=True,
+    metavar="N",
+    help="Most weak occurrences to list. All are counted.",
+)
+@pooltag_option
+@click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
+@click.option("-o", "--output", "output", type=click.Path(path_type=Path), help="Write to a file.")
+@click.option("--force", is_flag=True, help="Overwrite the file of -o.")
+def command(
+    tag: str,
+    target: TargetOptions,
+    modules: Tuple[str, ...],
+    with_data: bool,
+    limit: int,
+    pooltag: Optional[Path],
+    as_json: bool,
+    output: Optional[Path],
+    force: bool,
+) -> int:
+    """Find the code that asks for a pool tag, in the loaded images of a dump or a live target.
+
+    Shows the instruction that loads the tag, the pool routine it is given to, and the function
+    both are in; then weaker places. A known owner is taken from your own pooltag.txt.
+
+    A live target stands still while its code is read, which takes a minute or more over most
+    links: name the modules you suspect with --module.
+
+    Exit code 4: a part of the images could not be looked through.
+
+    \b
+    Examples:
+      kdleak sites Leak -z MEMORY.DMP
+      kdleak sites Leak -z MEMORY.DMP --pooltag pooltag.txt --json -o leak-sites.json
+      kdleak sites Leak -k net:port=50000,key=1.2.3.4 --module leakydrv
+    """
+    wanted = PoolTag.parse(tag)
+    console.refuse_overwrite(output, force=force)
+    require_disassembler()
+    lists = tag_lists(pooltag, console.narrate, kd=target.kd)
+    choice = choose_target(target)
+    with attached(choice, Memory("sites"), console.narrate) as session:
+        engine = session.engine
+        # Our dump reader's memory itself, without the small pieces that a session keeps.
+        memory: MemoryReader = getattr(engine, "memory", None) or engine
+        loaded = engine.modules()
+        chosen = _chosen(loaded, modules)
+        live = engine.target.live
+        progress = None
+        if live:
+            size = code_size(memory, chosen)
+            console.narrate(
+                f"Reading {_megabytes(size)} of code of {len(chosen)} "
+                f"module{'' if len(chosen) == 1 else 's'} through the debugger; the target stands "
+                "still meanwhile. Ctrl+C stops and lets it run."
+            )
+            progress = _Progress(size, console.narrate, session.clock)
+        data_sections = with_data or not live
+        found = search_sites(
+            wanted,
+            memory=memory,
+            modules=loaded,
+            symbol=engine.symbol,
+            nearest=engine.nearest,
+            pointer_size=engine.target.pointer_size,
+            architecture=engine.target.architecture,
+            only=[module.name for module in chosen] if modules else (),
+            data_sections=data_sections,
+            limit=limit,
+            progress=progress,
+        )
+        subject = SitesSubject(
+            engine.where,
+            engine.target,
+            engine.name,
+            tuple(module.name for module in chosen) if modules else (),
+            data_sections,
+            lists.owner_of(wanted),
+            lists.files,
+        )
+    text = (
+        sites_json(found, subject)
+        if as_json
+        else render_sites(found, subject, width=console.width(), style=console.palette(output))
+    )
+    console.write_result(text, output, force=force)
+    return ExitCode.INCOMPLETE if found.gaps else ExitCode.DONE
+
+
+def _chosen(loaded: Sequence[Module], names: Sequence[str]) -> Tuple[Module, ...]:
+    """The modules to look through.
+
+    Raises:
+        UsageError: a name is none of a loaded module.
+    """
+    if not names:
+        return tuple(loaded)
+    found = []
+    for name in names:
+        wanted = name.strip().lower()
+        matching = [
+            module for module in loaded if wanted in (module.name.lower(), module.file_name.lower())
+        ]
+        if not matching:
+            near = [module.name for module in loaded if wanted and wanted in module.name.lower()]
+            raise UsageError(
+                f"looking for the module {name!r}",
+                f"none of the {len(loaded)} loaded modules is called that",
+                f"there is {', '.join(near[:5])}" if near else "name it as WinDbg's lm shows it",
+            )
+        found += matching
+    return tuple(dict.fromkeys(found))
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MB"
+
+
+class _Progress:
+    """A sentence every few seconds about how far the reading is.
+
+    Args:
+        whole: bytes to read, roughly.
+        narrate: takes the sentence.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        whole: int,
+        narrate: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._whole = whole
+        self._narrate = narrate
+        self._clock = clock
+        self._done = 0
+        self._started = self._told = clock()
+
+    def __call__(self, module: str, size: int) -> None:
+        self._done += size
+        now = self._clock()
+        if now - self._told < _TELL_EVERY:
+            return
+        self._told = now
+        words = f"{_megabytes(self._done)} of {_megabytes(max(self._whole, self._done))}, {module}"
+        left = (self._whole - self._done) * (now - self._started) / max(self._done, 1)
+        self._narrate(f"{words}, about {left:.0f} s left" if left >= 1 else words)
