@@ -234,17 +234,11 @@ class PageScan:
         first = max(bounds[0] - place.start, 0) >> level.shift
         last = min(-((place.start - bounds[1]) // level.span), 1 << level.bits)
         above = (*place.above, frame)
-        if self._mode is PagingMode.X86_PAE and not place.depth:
-            # The self-map of PAE leads from the last directory to all four.
-            above += tuple(
-                (entry & self._layout.frame_mask) >> PAGE_SHIFT
-                for entry in entries[:4].tolist()
-                if entry & 1
-            )
         place = place._replace(above=above)
         if place.depth == len(self._levels) - 2:
             yield from self._directory(entries, first, last, place, bounds)
             return
+        siblings = self._directories(entries) if self._mode is PagingMode.X86_PAE else ()
         for index in (np.flatnonzero(entries[first:last] & np.uint64(1)) + first).tolist():
             entry = int(entries[index])
             at = place.start + (index << level.shift)
@@ -255,12 +249,17 @@ class PageScan:
                 inner = self._entries(place.depth + 1, below)
                 if inner is not None:
                     rights = table_rights(self._mode, level, entry, place.rights)
-                    inside = _Place(place.depth + 1, at, above, rights)
+                    inside = _Place(place.depth + 1, at, above + siblings, rights)
                     yield from self._table(inner, below, inside, bounds)
                 continue
             large = entry & self._layout.large_mask == self._layout.large_value
             if large and level.large and self._wanted(entry, place.rights):
                 yield from self._huge(level, entry, at, bounds)
+
+    def _directories(self, entries: NDArray[np.uint64]) -> tuple[int, ...]:
+        """The directories of PAE: its self-map leads from the last one to all four."""
+        mask = self._layout.frame_mask
+        return tuple((entry & mask) >> PAGE_SHIFT for entry in entries.tolist() if entry & 1)
 
     def _wanted(self, entry: int, rights: tuple[bool, bool]) -> bool:
         """Whether the filters let a large page through."""

@@ -65,6 +65,7 @@ class PageSource:
         if isinstance(physical, BulkPhysicalMemory) and isinstance(physical.pages, BulkPages):
             self._map = physical.pages
             self._bytes = np.frombuffer(physical.data, dtype=np.uint8)
+            self._bytes.flags.writeable = False
             self.claimed = physical.pages.pages
 
     def places(self, frames: NDArray[np.uint64]) -> NDArray[np.int64]:
