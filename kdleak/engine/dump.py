@@ -24,21 +24,19 @@ from kdleak.engine.dump_kernel import DumpKernel, find_kernel, read_build_lab, r
 from kdleak.engine.dump_small import NoMemory, small_kernel
 from kdleak.engine.image_symbols import ImageSymbols
 from kdleak.engine.native_machine import MACHINES, MachineContext
+from kdleak.engine.no_live_target import NoLiveTarget
 from kdleak.errors import (
     MemoryUnreadable,
-    NotLive,
     SymbolNotFound,
     TargetError,
     UnsupportedTarget,
 )
 from kdleak.model import (
     Architecture,
-    Frame,
     Module,
     PoolSnapshot,
     Registers,
     Stack,
-    StackEnd,
     Stop,
     StopKind,
     Symbolized,
@@ -49,7 +47,6 @@ from kdleak.nt.pool import PoolTagTables
 from kdleak.nt.pool_places import PoolPlaces
 from kdleak.nt.symbol_path import parse_symbol_path
 from kdleak.nt.symbols import PdbFetcher, SymbolLoader
-from kdleak.nt.unwind import unwind
 from kdleak.nt.virtual import VirtualMemory
 from kdleak.tags import PoolTag
 
@@ -57,7 +54,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-class DumpEngine:
+class DumpEngine(NoLiveTarget):
     """An engine over one crash dump; implements ``kdleak.engine.base.Engine``.
 
     Args:
@@ -228,9 +225,6 @@ class DumpEngine:
             detail=describe_crash(header),
         )
 
-    requests = 0
-    seconds_stopped = 0.0
-
     # -- modules and symbols
 
     def reload(self) -> tuple[str, ...]:
@@ -381,62 +375,11 @@ class DumpEngine:
                 f"kdleak walks x64 stacks only, this target is {self.target.architecture.value}",
                 "open the dump in WinDbg for its stacks",
             )
-        registers = self.registers().as_dict()
-        found = unwind(
-            registers, self._images.function_table, self._reader, self._reader, depth
-        )  # fmt: skip
-        looked_at = len(found.frames) - (found.end is StackEnd.DEPTH)
-        frames = tuple(
-            Frame(
-                address,
-                pointer,
-                self._images.frame_symbol(address, returns=index > 0)
-                if index < looked_at
-                else self.nearest(address),
-            )
-            for index, (address, pointer) in enumerate(found.frames)
-        )
-        return Stack(frames, found.end)
+        return self._images.walk(self.registers(), depth)
 
     def stack_memory(self) -> tuple[int, bytes]:
         """Nothing: a dump is read where it is needed."""
         return 0, b""
-
-    # -- what a dump cannot do
-
-    def write(self, address: int, data: bytes) -> None:
-        """Refused.
-
-        Raises:
-            NotLive: always.
-        """
-        del address, data
-        self._refuse_live("writing memory")
-
-    def resume(self, timeout: float | None) -> Stop:
-        """Refused.
-
-        Raises:
-            NotLive: always.
-        """
-        del timeout
-        self._refuse_live("letting the target run")
-
-    def interrupt(self, timeout: float = 30.0) -> Stop:
-        """Refused.
-
-        Raises:
-            NotLive: always.
-        """
-        del timeout
-        self._refuse_live("stopping the target")
-
-    def _refuse_live(self, tried: str) -> NoReturn:
-        raise NotLive(
-            f"{tried} of {self.where}",
-            "it is a crash dump, nothing runs in it",
-            "attach to a running machine with -k for that",
-        )
 
 
 def open_dump_engine(

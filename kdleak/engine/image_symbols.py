@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from kdleak.errors import MemoryUnreadable
-from kdleak.model import Module, Symbolized
+from kdleak.model import Frame, Module, Registers, Stack, StackEnd, Symbolized
 from kdleak.nt.memory import MemoryReader
 from kdleak.nt.pe import read_image
 from kdleak.nt.symbols import SymbolLoader, Symbols
+from kdleak.nt.unwind import unwind
 from kdleak.nt.unwind_data import FunctionTable, UnwindDataError
 
 
@@ -99,3 +100,20 @@ class ImageSymbols:
                 table = FunctionTable(self._memory, module.base, image.size, rva, size)
             self._functions[module.base] = table
         return table
+
+    def walk(self, registers: Registers, depth: int) -> Stack:
+        """The x64 call stack that begins at some registers, innermost frame first."""
+        memory = self._memory
+        found = unwind(registers.as_dict(), self.function_table, memory, memory, depth)
+        looked_at = len(found.frames) - (found.end is StackEnd.DEPTH)
+        frames = tuple(
+            Frame(
+                address,
+                pointer,
+                self.frame_symbol(address, returns=index > 0)
+                if index < looked_at
+                else self.nearest(address),
+            )
+            for index, (address, pointer) in enumerate(found.frames)
+        )
+        return Stack(frames, found.end)

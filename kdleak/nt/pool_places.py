@@ -19,17 +19,20 @@ from kdleak.nt.kdbg import FIELDS, DebuggerData
 from kdleak.nt.layouts import big_page_layout, tracker_candidates
 from kdleak.nt.memory import MemoryReader, read_pointer
 from kdleak.nt.pe import Image
-from kdleak.nt.tag_table_search import ProvedTable, TableArray, TagTableSearch
+from kdleak.nt.tag_table_places import (
+    FIRST_BUILD_WITH_TABLES,
+    TABLE,
+    TABLES,
+    TagTablePlaces,
+    size_variables,
+)
+from kdleak.nt.tag_table_search import TableArray, TagTableSearch
 
-TABLE = "nt!PoolTrackTable"
 TABLE_SIZE = "nt!PoolTrackTableSize"
 TABLE_MASK = "nt!PoolTrackTableMask"
-TABLES = "nt!ExPoolTagTables"
 BIG_PAGES = "nt!PoolBigPageTable"
 BIG_PAGES_SIZE = "nt!PoolBigPageTableSize"
 
-_FIRST_BUILD_WITH_TABLES = 3790  # Server 2003; XP has one table for all processors
-_ARRAY_SLOTS = 64  # of nt!ExPoolTagTables on the kernels with the fewest
 _NO_VARIABLES = frozenset({"KernBase", "BreakpointWithStatus"})
 """Fields of KDBG that are not the address of what they are named after."""
 _BY_CONTENTS = (TABLE, TABLE_SIZE, TABLE_MASK, TABLES, BIG_PAGES, BIG_PAGES_SIZE)
@@ -90,8 +93,7 @@ class PoolPlaces:
         self._places: dict[str, _Place] = {}
         self._done: set[str] = set()
         self._image_data: ImageData | None = None
-        self._searcher: TagTableSearch | None = None
-        self._table: ProvedTable | None = None
+        self._tag_places: TagTablePlaces | None = None
         self._array: TableArray | None = None
 
     # -- what callers ask
@@ -189,152 +191,35 @@ class PoolPlaces:
             return
         self._done.add("tag tables")
         data = self._data()
-        known = self._table_of_kdbg()
-        if known is None and data is None:
+        found = self._tag_tables().locate(self._named_by_kdbg(TABLE))
+        if found is None:
             return
-        if known is not None:
-            place, table = known
-            array = self._array_of(table) if data is not None else None
-        else:
-            found = self._table_by_contents()
-            if found is None:
-                return
-            place, table, array = found
-        self._table, self._array = table, array
-        self._set(TABLE, place)
-        if array is not None:
-            self._set(TABLES, _Place(array.address, Way.CONTENTS))
-        elif self._processors != 1 and self._build >= _FIRST_BUILD_WITH_TABLES:
+        self._array = found.array
+        way = Way.DEBUGGER_DATA if found.trusted else Way.CONTENTS
+        self._set(TABLE, _Place(found.variable, way))
+        if found.array is not None:
+            self._set(TABLES, _Place(found.array.address, Way.CONTENTS))
+        elif self._processors != 1 and self._build >= FIRST_BUILD_WITH_TABLES:
             self._remark(f"{TABLES} was not found")
         if data is not None:
-            self._find_size(data, table, place.address)
+            pair = size_variables(data, found.table, found.variable)
+            if pair is not None:
+                self._set(TABLE_SIZE, _Place(pair[0], Way.CONTENTS))
+                self._set(TABLE_MASK, _Place(pair[1], Way.CONTENTS))
         self._remark(
-            f"the tag tables were found by {place.way.value}: {table.fit:.0%} of the tags of the "
-            f"first one, at {format_address(table.address)}, lie where the kernel's hash puts them"
+            f"the tag tables were found by {way.value}: {found.table.fit:.0%} of the tags of the "
+            f"first one, at {format_address(found.table.address)}, lie where the kernel's hash "
+            "puts them"
         )
-
-    def _table_of_kdbg(self) -> tuple[_Place, ProvedTable] | None:
-        address = self._named_by_kdbg(TABLE)
-        if not address:
-            return None
-        pointer = self._pointer(address)
-        if pointer is None:
-            self._remark(f"the debugger data block's {TABLE} is not readable")
-            return None
-        table = self._search().prove(pointer)
-        if table is None:
-            self._remark(
-                f"the debugger data block's {TABLE} does not lead to a tag table: not believed"
-            )
-            return None
-        return _Place(address, Way.DEBUGGER_DATA), table
-
-    def _array_of(self, table: ProvedTable) -> TableArray | None:
-        """nt!ExPoolTagTables, given the first table."""
-        arrays = self._search().arrays_of(table)
-        if arrays:
-            # Several with the same contents tell the same.
-            return self._longest(arrays)
-        if self._processors != 1:
-            return None
-        return self._array_of_one_processor(table)
-
-    def _longest(self, arrays: list[TableArray]) -> TableArray | None:
-        most = max(len(array.tables) for array in arrays)
-        longest = [array for array in arrays if len(array.tables) == most]
-        if len({array.tables for array in longest}) > 1:
-            self._remark(
-                f"{len(longest)} different lists of tables fit {TABLES} equally well: none is used"
-            )
-            return None
-        return longest[0]
-
-    def _array_of_one_processor(self, table: ProvedTable) -> TableArray | None:
-        """The place of the first table's pointer that is followed by nothing else."""
-        data = self._data()
-        if data is None:
-            return None
-        alone = [
-            place
-            for place in data.places_of(table.address)
-            if not any(
-                data.pointer_at(place + slot * self._pointer_size)
-                for slot in range(1, _ARRAY_SLOTS)
-            )
-        ]
-        kdbg = self._named_by_kdbg(TABLE)
-        alone = [place for place in alone if place != kdbg]
-        return TableArray(alone[0], (table.address,), 0) if len(alone) == 1 else None
-
-    def _table_by_contents(self) -> tuple[_Place, ProvedTable, TableArray | None] | None:
-        data = self._data()
-        if data is None:
-            return None
-        search = self._search()
-        tables = search.all_tables()
-        if not tables:
-            self._remark("no variable of nt points to a tag table that is in the dump")
-            return None
-        arrays = {
-            array: table for table in tables for array in search.arrays_of(table)
-        }  # fmt: skip
-        if arrays:
-            longest = self._longest(list(arrays))
-            if longest is None:
-                return None
-            table = arrays[longest]
-            return self._variable_beside(data, table, longest), table, longest
-        return self._single_table(data, tables)
-
-    def _variable_beside(self, data: ImageData, table: ProvedTable, array: TableArray) -> _Place:
-        """nt!PoolTrackTable: the other place that points to the first table."""
-        others = [place for place in data.places_of(table.address) if place != array.address]
-        if not others:
-            self._remark(f"{TABLE} is not in the dump; the first of {TABLES} is the same table")
-        # Whatever else points there: the variables of the pool lie close together.
-        nearest = min(others, key=lambda place: abs(place - array.address), default=array.address)
-        return _Place(nearest, Way.CONTENTS)
-
-    def _single_table(
-        self, data: ImageData, tables: list[ProvedTable]
-    ) -> tuple[_Place, ProvedTable, TableArray | None] | None:
-        """The tables of other processors were not found, or there are none."""
-        twice = [table for table in tables if len(data.places_of(table.address)) > 1]
-        chosen = twice
-        if not twice and (self._processors == 1 or self._build < _FIRST_BUILD_WITH_TABLES):
-            chosen = tables
-        if len(chosen) != 1:
-            self._remark(
-                f"{len(tables)} tag tables are pointed to by nt, and which of them is {TABLE} "
-                "cannot be told: none is used"
-            )
-            return None
-        table = chosen[0]
-        array = self._array_of_one_processor(table) if twice and self._processors == 1 else None
-        places = data.places_of(table.address)
-        if array is not None:
-            return self._variable_beside(data, table, array), table, array
-        return _Place(places[0], Way.CONTENTS), table, None
-
-    def _find_size(self, data: ImageData, table: ProvedTable, near: int) -> None:
-        """nt!PoolTrackTableSize and ...Mask: what they hold follows from the table itself.
-
-        Where several variables hold these numbers, the two closest to each other are taken; all
-        of them say the same.
-        """
-        sizes, masks = data.places_of(table.mask + 2), data.places_of(table.mask)
-        pairs = [(abs(one - other), abs(one - near), one, other) for one in sizes[:256]
-                 for other in masks[:256]]  # fmt: skip
-        if pairs:
-            _, _, size, mask = min(pairs)
-            self._set(TABLE_SIZE, _Place(size, Way.CONTENTS))
-            self._set(TABLE_MASK, _Place(mask, Way.CONTENTS))
 
     def _array_by_symbol(self, address: int) -> TableArray | None:
         """How many slots of nt!ExPoolTagTables have tables, where its symbol is known."""
         pointer = self._pointer(address)
-        table = self._search().prove(pointer) if pointer and self._data() is not None else None
-        return self._search().array_at(address, table) if table is not None else None
+        if not pointer or self._data() is None:
+            return None
+        search = self._tag_tables().search
+        table = search.prove(pointer)
+        return search.array_at(address, table) if table is not None else None
 
     # -- the table of big blocks
 
@@ -410,14 +295,23 @@ class PoolPlaces:
         found = self._image_data
         return found if found is not None and found.runs else None
 
-    def _search(self) -> TagTableSearch:
-        if self._searcher is None:
+    def _tag_tables(self) -> TagTablePlaces:
+        if self._tag_places is None:
             data = self._data() or ImageData(self._memory, None, self._pointer_size)
-            self._searcher = TagTableSearch(
+            search = TagTableSearch(
                 self._memory,
                 data,
                 tracker_candidates(self._build, self._pointer_size),
                 self._pointer_size,
                 self._processors,
             )
-        return self._searcher
+            self._tag_places = TagTablePlaces(
+                self._memory,
+                data,
+                search,
+                build=self._build,
+                pointer_size=self._pointer_size,
+                processors=self._processors,
+                remark=self._remark,
+            )
+        return self._tag_places
