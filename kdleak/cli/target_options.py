@@ -8,11 +8,12 @@ import os
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Callable, List, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from kdleak.cli.symbol_fetching import attach_with_symbols, open_fetcher, with_stores
 from kdleak.errors import MissingDependency, UsageError
 from kdleak.windbg.recording import ignored_by_replay
 from kdleak.windbg.session import (
@@ -25,6 +26,10 @@ from kdleak.windbg.session import (
     open_engine,
     with_key,
 )
+
+if TYPE_CHECKING:
+    from kdleak.engine.native import NativeEngine
+    from kdleak.nt.symbol_server import SymbolFetcher
 
 NATIVE = "native"
 """Name of our own engine among those of ``--engine``."""
@@ -62,6 +67,7 @@ class TargetOptions:
         connection: WinDbg's ``-k`` string, with the key; never print it.
         dump: crash dump to open instead of a live target.
         symbol_path: None where no ``-y`` was given.
+        fetch_symbols: fetch PDBs from the servers of the symbol path.
         timeout: seconds to wait for the target to answer.
         verbose: how often ``-v`` was given.
         engine: None for the one there is.
@@ -75,6 +81,7 @@ class TargetOptions:
     connection: Optional[str] = field(default=None, repr=False)
     dump: Optional[Path] = None
     symbol_path: Optional[str] = None
+    fetch_symbols: bool = False
     timeout: float = 30.0
     verbose: int = 0
     engine: Optional[str] = None
@@ -99,12 +106,14 @@ class TargetChoice:
         engine: ``NATIVE``, ``DUMP`` or one of ``CHANNELS``; of a replay "".
         where: the connection without the key, fit for output.
         verbose: how often ``-v`` was given.
+        fetch_symbols: fetch PDBs from the servers of the symbol path.
     """
 
     request: SessionRequest
     engine: str = NATIVE
     where: str = ""
     verbose: int = 0
+    fetch_symbols: bool = False
 
 
 def target_options(function: _Function) -> Callable[..., Any]:
@@ -130,8 +139,15 @@ def target_options(function: _Function) -> Callable[..., Any]:
             "symbol_path",
             metavar="SYMPATH",
             default=None,
-            help="Symbol path, as for WinDbg's -y. Default: $_NT_SYMBOL_PATH. The native engine "
-            "searches local folders and stores only.",
+            help="Symbol path, as for WinDbg's -y. Default: $_NT_SYMBOL_PATH. Our own engines "
+            "search local folders and stores only, unless --symbols is given.",
+        ),
+        click.option(
+            "--symbols",
+            "fetch_symbols",
+            is_flag=True,
+            help="Fetch missing PDBs from the servers of the symbol path (none: Microsoft's) into "
+            "its stores. Of a live target nt's only, while it runs. Needs kdleak[dump].",
         ),
         click.option(
             "--engine",
@@ -232,7 +248,9 @@ def choose_target(given: TargetOptions) -> TargetChoice:
         connection=with_key(given.connection or ""),
         engine=engine,
         dump=given.dump,
-        symbol_path=_symbol_path(given.symbol_path, native=engine in (NATIVE, DUMP)),
+        symbol_path=_symbol_path(
+            given.symbol_path, native=engine in (NATIVE, DUMP), fetch=given.fetch_symbols
+        ),
         timeout=given.timeout,
         kd=given.kd,
         python=given.python,
@@ -247,7 +265,7 @@ def choose_target(given: TargetOptions) -> TargetChoice:
     else:
         check_request(request)
         where = str(given.replay) if given.replay is not None else request.where
-    return TargetChoice(request, engine, where, given.verbose)
+    return TargetChoice(request, engine, where, given.verbose, given.fetch_symbols)
 
 
 def _choose_engine(given: TargetOptions) -> str:
@@ -280,6 +298,17 @@ def _choose_engine(given: TargetOptions) -> str:
                 f"leave {option} out, or choose --engine "
                 + " or ".join(name for name in engines if name),
             )
+    if given.fetch_symbols and engine not in (NATIVE, DUMP):
+        raise UsageError(
+            f"using --symbols with the engine {engine or 'of a replay'}",
+            "Microsoft's debuggers fetch symbols themselves" if engine else "it needs no symbols",
+            "leave --symbols out"
+            + (
+                f", name a server with -y, or choose --engine {DUMP if given.dump else NATIVE}"
+                if engine
+                else ""
+            ),
+        )
     return engine
 
 
@@ -323,12 +352,17 @@ NO_PRACTICE_VARIABLE = "KDLEAK_NO_PRACTICE_SYMBOLS"
 """Environment variable that keeps the practice kernel's own PDBs off the symbol path."""
 
 
-def _symbol_path(given: Optional[str], *, native: bool) -> str:
-    """The path to search, the practice kernel's PDBs last: one is used only when it matches."""
+def _symbol_path(given: Optional[str], *, native: bool, fetch: bool) -> str:
+    """The path to search, the practice kernel's PDBs last: one is used only when it matches.
+
+    For our own engines what was fetched before is found again, whatever the path.
+    """
     if given is None:
         given = ";".join(filter(None, [os.environ.get(name) for name in _SYMBOL_VARIABLES]))
     if not given and not native:
         return ""  # Microsoft's debuggers have a default of their own
+    if native:
+        given = with_stores(given, fetch=fetch)
     return ";".join(filter(None, [given, *practice_symbols()]))
 
 
@@ -361,19 +395,25 @@ def attach(choice: TargetChoice, narrate: Callable[[str], None]) -> LiveEngine:
             f"{'.'.join(map(str, sys.version_info[:2]))}",
             "install kdleak under a newer Python, or on Windows choose --engine kd",
         )
+    request = choice.request
+    fetcher = open_fetcher(request.symbol_path, narrate) if choice.fetch_symbols else None
     if choice.engine == DUMP:
-        return _open_dump(choice)
+        return _open_dump(choice, fetcher)
     from kdleak.engine.native import attach_native  # noqa: PLC0415 - heavy, and needs extras
 
-    request = choice.request
-    narrate(
-        f"waiting for the target at {choice.where} with the native engine "
-        f"(up to {request.timeout:g} s) ..."
-    )
-    return attach_native(request.connection, request.symbol_path, timeout=request.timeout)
+    def attach_once() -> NativeEngine:
+        narrate(
+            f"waiting for the target at {choice.where} with the native engine "
+            f"(up to {request.timeout:g} s) ..."
+        )
+        return attach_native(request.connection, request.symbol_path, timeout=request.timeout)
+
+    if fetcher is not None:
+        return attach_with_symbols(attach_once, fetcher, narrate)
+    return attach_once()
 
 
-def _open_dump(choice: TargetChoice) -> LiveEngine:
+def _open_dump(choice: TargetChoice, fetcher: Optional[SymbolFetcher]) -> LiveEngine:
     """Open a crash dump with our own reader."""
     request = choice.request
     if request.dump is None:
@@ -388,4 +428,6 @@ def _open_dump(choice: TargetChoice) -> LiveEngine:
             f"reading crash dumps needs the package {error.name}",
             'pip install "kdleak[dump]"',
         ) from error
-    return open_dump_engine(request.dump, request.symbol_path)
+    if fetcher is None:
+        return open_dump_engine(request.dump, request.symbol_path)
+    return open_dump_engine(request.dump, request.symbol_path, fetch=fetcher)

@@ -44,6 +44,7 @@ from kdleak.model import (
 )
 from kdleak.nt.kdbg import find_debugger_data
 from kdleak.nt.memory import CachedMemory
+from kdleak.nt.pe import PdbIdentity
 from kdleak.nt.pool import PoolTagTables
 from kdleak.nt.stack_memory import StackMemory
 from kdleak.nt.symbol_path import default_cache, parse_symbol_path
@@ -268,6 +269,15 @@ class NativeEngine:
     def symbol_remarks(self) -> tuple[str, ...]:
         """What loading the symbols of modules had to say so far, one sentence each."""
         return self._loaded.remarks
+
+    def missing_kernel_pdb(self) -> PdbIdentity | None:
+        """Which PDB nt has, when no local place of the symbol path has it; None otherwise.
+
+        A live target is no place to wait for a download, because it stands meanwhile: whoever
+        wants the PDB fetched leaves the target, fetches it and attaches anew.
+        """
+        self._require_stopped("looking for nt's symbols")
+        return self._loaded.missing_kernel_pdb()
 
     def _break_symbol(self, address: int) -> str:
         """Name of an nt symbol exactly at (or one byte before) an address."""

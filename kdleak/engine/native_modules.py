@@ -11,7 +11,7 @@ from kdleak.kd.packets import LoadSymbols
 from kdleak.model import Module, Symbolized, SymbolKind
 from kdleak.nt.memory import CachedMemory
 from kdleak.nt.modules import base_name, read_module_list, windbg_name
-from kdleak.nt.pe import read_image
+from kdleak.nt.pe import PdbIdentity, read_image
 from kdleak.nt.symbol_path import Place
 from kdleak.nt.symbols import SymbolLoader, Symbols
 from kdleak.nt.unwind_data import FunctionTable, UnwindDataError
@@ -158,6 +158,12 @@ class LoadedImages:
                 "interrupt the target first",
             )
         return self._symbols.address(name)
+
+    def missing_kernel_pdb(self) -> PdbIdentity | None:
+        """Which PDB nt has, when no local place of the symbol path has it."""
+        self._take_kernel()
+        kernel = self._symbols.module_named("nt")
+        return self._symbols.missing(kernel) if kernel is not None else None
 
     def _take_kernel(self) -> None:
         """Know nt alone, without walking the list for it."""

@@ -88,7 +88,7 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of kept connections."""
+        """Let go of kept connections; more may follow."""
         ...
 
 

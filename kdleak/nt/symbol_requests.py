@@ -35,6 +35,8 @@ class RequestsTransport:
             ) from error
         self._requests = requests
         self._session = requests.Session()
+        # Even when it follows no redirect, requests reads all of one's body, however long it is.
+        self._session.get_redirect_target = _follow_nothing  # type: ignore[method-assign]
         self._session.headers.clear()
         self._session.headers.update(
             {"User-Agent": USER_AGENT, "Accept": "*/*", "Accept-Encoding": "gzip, deflate"}
@@ -57,6 +59,10 @@ class RequestsTransport:
     def close(self) -> None:
         """See Transport."""
         self._session.close()
+
+
+def _follow_nothing(resp: requests.Response) -> str | None:  # noqa: ARG001 - requests' own name
+    return None
 
 
 class _RequestsAnswer:

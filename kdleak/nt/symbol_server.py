@@ -94,11 +94,6 @@ class SymbolFetcher:
                 for base in servers
             }
 
-    def close(self) -> None:
-        """Let go of kept connections."""
-        if self._transport is not None:
-            self._transport.close()
-
     # -- asking
 
     def pdb(self, identity: PdbIdentity) -> Path | None:
@@ -114,7 +109,11 @@ class SymbolFetcher:
             return None
         asked = (name.lower(), identity.key)
         if asked not in self._found:
-            self._found[asked] = self._search(Wanted(identity, name))
+            try:
+                self._found[asked] = self._search(Wanted(identity, name))
+            finally:
+                if self._transport is not None:
+                    self._transport.close()
         return self._found[asked]
 
     def keep(self, identity: PdbIdentity, path: Path) -> None:

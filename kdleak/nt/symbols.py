@@ -114,6 +114,21 @@ class SymbolLoader:
         )
         return advice if self._fetch is not None else f"add --symbols to fetch it, or {advice}"
 
+    def missing(self, module: Module) -> PdbIdentity | None:
+        """The PDB of a module, when the image names one and no local place has it."""
+        image = read_image(self._memory, module.base)
+        identity = read_pdb_identity(self._memory, image) if image is not None else None
+        if identity is None:
+            return None
+        for candidate in find_pdb_files(self._places, identity, "exe"):
+            try:
+                pdb = read_pdb(candidate.path, self._pointer_size, names=False)
+            except PdbUnreadableError:
+                continue
+            if pdb.belongs_to(identity.guid, identity.age):
+                return None
+        return identity
+
     def load(self, module: Module, remark: Callable[[str], None]) -> SymbolTable:
         """The table of a module: from its PDB, else its exports, else empty.
 
@@ -249,6 +264,10 @@ class Symbols:
         if index >= 0 and address in self._sorted[index]:
             return self._sorted[index]
         return None
+
+    def missing(self, module: Module) -> PdbIdentity | None:
+        """The PDB of a module, when the image names one and no local place has it."""
+        return self._loader.missing(module)
 
     def table(self, module: Module) -> SymbolTable:
         """The symbols of a module, loaded now if they were not."""
