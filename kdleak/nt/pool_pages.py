@@ -114,11 +114,14 @@ def inside_page(hits: HeaderHits) -> Flags:
     return fits
 
 
-def chained_pages(pages: Pages, pointer_size: int) -> Tuple[Flags, Flags]:
+def chained_pages(
+    pages: Pages, rows: npt.NDArray[np.intp], pointer_size: int
+) -> Tuple[Flags, Flags]:
     """Which pages are covered by one chain of headers, and where their headers are.
 
     Args:
-        pages: u8[n, 4096]; rows contiguous.
+        pages: u8[n, 4096], contiguous.
+        rows: the pages to look at.
         pointer_size: 4 or 8.
 
     Returns:
@@ -126,32 +129,30 @@ def chained_pages(pages: Pages, pointer_size: int) -> Tuple[Flags, Flags]:
         pages that fit mean something.
     """
     unit = pool_header_size(pointer_size)
-    slots = PAGE_SIZE // unit
-    count = len(pages)
-    previous: npt.NDArray[Any]
-    sizes: npt.NDArray[Any]
-    if pointer_size == 8:
-        units = pages.reshape(count, slots, unit)
-        previous, sizes = units[:, :, 0], units[:, :, 2]
-    else:
-        words = pages.view("<u2").reshape(count, slots, 4)
-        previous, sizes = words[:, :, 0], words[:, :, 1]
-    fits = np.zeros(count, dtype=np.bool_)
-    starts = np.zeros((count, slots), dtype=np.bool_)
-    row = np.arange(count)
-    at = np.zeros(count, dtype=np.int64)
-    last = np.zeros(count, dtype=np.int64)
-    while len(row):
-        size = sizes[row, at].astype(np.int64) & 0x1FF
-        back = previous[row, at].astype(np.int64) & 0x1FF
-        good = (size > 0) & (back == last) & (at + size <= slots)
-        row, at, size = row[good], at[good], size[good]
-        starts[row, at] = True
-        at += size
-        done = at == slots
-        fits[row[done]] = True
-        row, at, last = row[~done], at[~done], size[~done]
-    return fits, starts
+    slots, step = PAGE_SIZE // unit, unit // 4
+    mask = np.uint32(0xFF if pointer_size == 8 else 0x1FF)  # of PreviousSize and BlockSize
+    # All pages take one step at a time; ``at`` counts 32-bit words of the whole batch.
+    words = pages.view("<u4").reshape(-1)
+    fits = np.zeros(len(pages), dtype=np.bool_)
+    starts = np.zeros(len(pages) * slots, dtype=np.bool_)
+    at = rows.astype(np.int64) * (PAGE_SIZE // 4)
+    end = at + PAGE_SIZE // 4
+    last = np.zeros(len(rows), dtype=np.uint32)
+    while len(at):
+        word = words.take(at)
+        size = word >> np.uint32(16) & mask
+        good = (word & mask == last) & (size != 0)
+        if not good.all():
+            at, end, size = at[good], end[good], size[good]
+        starts[at // step] = True
+        at = at + size.astype(np.int64) * step
+        left = at < end
+        if left.all():
+            last = size
+            continue
+        fits[end[at == end] * 4 // PAGE_SIZE - 1] = True
+        at, end, last = at[left], end[left], size[left]
+    return fits, starts.reshape(-1, slots)
 
 
 def looks_in_use(types: Pages, build: int) -> Flags:

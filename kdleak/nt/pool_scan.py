@@ -40,8 +40,8 @@ from kdleak.nt.segment_heap_layout import FIRST_SEGMENT_HEAP_BUILD
 from kdleak.nt.subsegments import NOT_A_CHUNK
 from kdleak.tags import PROTECTED_POOL, PoolTag
 
-_BATCH = 512
-"""Pages looked at together: 2 MiB stay in a processor's cache for the second look."""
+_BATCH = 2048
+"""Pages looked at together, 8 MiB: fewer cost more calls, more do not gain."""
 _FIRST_COPIED_HEADER_BUILD = FIRST_SEGMENT_HEAP_BUILD
 _FIRST_BUILD_WITHOUT_CHAINS = 18362
 """1903: a page that is a chain of headers can only be a copy of an older kernel's."""
@@ -235,10 +235,9 @@ class PoolScan:
 
     def _take_chains(self, hits: HeaderHits, batch: PageBatch) -> HeaderHits:
         """Count what lies in pages that are one chain of headers; returns the rest."""
-        rows, index = np.unique(hits.rows, return_inverse=True)
-        fits, starts = chained_pages(batch.data[rows], self._pointer_size)
-        chained = fits[index]
-        chosen = chained & starts[index, hits.offsets // self._unit]
+        fits, starts = chained_pages(batch.data, np.unique(hits.rows), self._pointer_size)
+        chained = fits[hits.rows]
+        chosen = chained & starts[hits.rows, hits.offsets // self._unit]
         if chosen.any():
             blocks = hits.take(chosen)
             seen = np.where(
@@ -272,6 +271,7 @@ class PoolScan:
         real = hits.addresses[copies] - hits.previous[copies].astype(np.uint64)
         index = np.minimum(np.searchsorted(hits.addresses, real), len(hits) - 1)
         found = (hits.addresses[index] == real) & (hits.sizes[index] > hits.previous[copies])
+        found &= hits.rows[index] == hits.rows[copies]
         bodies[index[found]] = bodies[copies[found]]
         keep = np.ones(len(hits), dtype=np.bool_)
         keep[copies[found]] = False

@@ -7,7 +7,9 @@ import pytest
 from pool_fakes import NONPAGED, PAGE, TAG, chain_page, header
 
 from kdleak.nt.pool_pages import (
-    chained_pages,
+    chained_pages as chained_rows,
+)
+from kdleak.nt.pool_pages import (
     find_headers,
     inside_page,
     is_paged,
@@ -19,6 +21,10 @@ OTHER = 0x6C6F6F50
 
 def pages_of(*pages: bytes) -> np.ndarray:
     return np.frombuffer(b"".join(pages), dtype=np.uint8).reshape(-1, PAGE)
+
+
+def chained_pages(pages: np.ndarray, pointer_size: int):
+    return chained_rows(pages, np.arange(len(pages)), pointer_size)
 
 
 def addresses_of(count: int) -> np.ndarray:
