@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from typing import Deque, Optional, Tuple
 
 PROMPT = (
-    r"(?:(?:(?P<cpu>[0-9]{1,4}): )?l?kd(?::[a-z0-9]{1,8})?|[0-9]{1,4}:[0-9]{3,5}(?::\w{1,8})?)> "
+    r"(?:(?:(?:[0-9]{1,2}\.)?(?P<cpu>[0-9]{1,4}): )?l?kd(?::[a-z0-9]{1,8})?"
+    r"|[0-9]{1,4}:[0-9]{3,5}(?::\w{1,8})?)> "
 )
-"""A prompt as the debugger prints it; a user-mode one (``0:000> ``) may come with a dump."""
+"""A prompt as the debugger prints it; a dump may have one of a user-mode program (``0:000> ``), or
+where its processors cannot be read ``16.0: kd:x86> ``."""
 
 _LEADING = re.compile(rf"(?:\A\n?{PROMPT.replace('?P<cpu>', '?:')})")
 _TRAILING = re.compile(rf"{PROMPT.replace('?P<cpu>', '?:')}\Z")

@@ -31,6 +31,8 @@ def between(text, command="r"):
         (f"kd> {MARK}\nkd> ", "", None),
         (f"lkd> {MARK}\nlkd> ", "", None),
         (f"0: kd> rax=1\n0: kd> {MARK}\n0: kd> ", "rax=1\n", 0),
+        (f"16.0: kd:x86> Built\n16.0: kd:x86> {MARK}\n16.0: kd:x86> ", "Built\n", 0),
+        (f"16.0: kd> 16.0\n16.0: kd> {MARK}\n16.0: kd> ", "16.0\n", 0),
         (f"0: kd:x86> eax=1\n0: kd:x86> {MARK}\n0: kd:x86> ", "eax=1\n", 0),
         (f"0:000> {MARK}\n0:000> ", "", None),
         # a digit without a line end in front of the prompt is the target's
