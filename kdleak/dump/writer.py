@@ -26,6 +26,7 @@ HEADER_SIZE = 0x2000
 _BITMAP_AT = HEADER_SIZE + 0x38
 _ZERO_PAGE = bytes(PAGE_SIZE)
 _CONTEXT_ROOM = 3000
+_BUFFER = 1 << 20
 _MAXIMUM_RUNS = 43
 _MACHINE_AMD64 = 0x8664
 _SIGNATURES = {DumpKind.BITMAP_FULL: b"FDMPDUMP", DumpKind.BITMAP_KERNEL: b"SDMPDUMP"}
@@ -265,7 +266,7 @@ def _new_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
     _refuse_existing(goal, tried, force=force)
     temporary = goal.with_name(f".{goal.name}.{secrets.token_hex(4)}.part")
     try:
-        with temporary.open("xb") as file:
+        with temporary.open("xb", buffering=_BUFFER) as file:
             yield file
         _refuse_existing(goal, tried, force=force)
         temporary.replace(goal)

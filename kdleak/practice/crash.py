@@ -178,7 +178,8 @@ def booted(
 def run_until_crash(machine: PracticeMachine, ticks: int) -> BugCheck:
     """Run the machine for ``ticks`` ticks or until it crashes by itself, and crash it.
 
-    Its processors' registers are saved in their KPRCBs afterwards, as a crash leaves them.
+    Afterwards its processors' registers are saved in their KPRCBs, as a crash leaves them, the
+    ledger is out of its page tables, and it cannot run any more.
     """
     for _ in range(ticks):
         stop = _run_tick(machine)
@@ -211,6 +212,7 @@ def _bug_check(machine: PracticeMachine, stop: MachineStop) -> BugCheck:
     for processor in machine.processors:
         processor.save_state()
     machine.write_virtual(crashed.prcb + _CONTEXT_IN_PRCB, bytes(context))
+    machine.hide_ledger()
     return BugCheck(code, tuple(parameters), stop.processor, bytes(context))
 
 

@@ -277,6 +277,14 @@ class PracticeMachine:
         """Ask for a debugger break at the next clock interrupt."""
         self.write_virtual(self.symbol("KdpControlCPending"), b"\x01")
 
+    def hide_ledger(self) -> None:
+        """Take the ledger out of the page tables: no Windows machine has such a thing.
+
+        The machine cannot run any more afterwards; :meth:`ground_truth` still works.
+        """
+        slot = self.addresses.ledger >> 39 & 0x1FF
+        self.memory.words[self.space.root // 8 + slot] = 0
+
     def raise_unhandled(self, number: int, code: int, first: int, second: int) -> None:
         """Let nt!KiExceptionDispatch bring the machine down from where a processor stands.
 
