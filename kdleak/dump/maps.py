@@ -14,7 +14,7 @@ from operator import add, gt
 from construct import Bytes, Container, Int32ul, Int64ul, Pointer, Struct
 
 from kdleak.dump.bitmap import BitmapMap
-from kdleak.dump.header import FILL32, DumpHeader
+from kdleak.dump.header import FILL32, DumpAttributes, DumpHeader
 from kdleak.dump.header_layout import MOST_RUNS_32, MOST_RUNS_64
 from kdleak.dump.kind import DumpKind
 from kdleak.dump.page_map import PAGE_SIZE, EmptyMap, PageMap, RunMap
@@ -269,7 +269,10 @@ def describe_cut(pages: PageMap, header: DumpHeader, size: int, remarks: list[st
             f"The file ends too early: {pages.cut_off} of {pages.pages} pages "
             f"({pages.cut_off * PAGE_SIZE / (1 << 20):.1f} MB) are missing."
         )
-    if header.required_space is not None and header.required_space > size:
+    marked = header.attributes & DumpAttributes.INSUFFICIENT_DUMPFILE_SIZE
+    wanted = header.required_space or 0
+    # Whole dumps can be shorter than what was wanted too: their secondary data was left out.
+    if wanted > size and (pages.cut_off or marked):
         remarks.append(
-            f"The dump's writer wanted {header.required_space} bytes; the file has {size}."
+            f"Windows wanted {wanted} bytes for the dump; the file has {size}."
         )
