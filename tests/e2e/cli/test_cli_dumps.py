@@ -89,7 +89,7 @@ class DumpEngine:
 @pytest.fixture
 def ours(monkeypatch):
     engine = DumpEngine()
-    monkeypatch.setattr(target_options, "_open_dump", lambda choice: engine)
+    monkeypatch.setattr(target_options, "_open_dump", lambda choice, fetcher: engine)
     return engine
 
 
