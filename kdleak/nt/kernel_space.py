@@ -68,9 +68,13 @@ class Proof:
 
     @property
     def strength(self) -> int:
-        """More is better; 0 is nothing, 1 is a hint only."""
-        shown = self.module_list + self.kernel_image + self.debugger_data
-        return 2 * shown + (self.mapped or self.self_map)
+        """More is better; 0 is nothing, hints alone are less than any part of the kernel."""
+        return 3 * self.parts + self.mapped + self.self_map
+
+    @property
+    def parts(self) -> int:
+        """How much of the kernel was seen."""
+        return self.module_list + self.kernel_image + self.debugger_data
 
 
 def prove_space(memory: VirtualMemory, header: DumpHeader) -> Proof:
@@ -210,7 +214,7 @@ def _say(memory: VirtualMemory, proof: Proof, header: DumpHeader) -> None:
             f"the header's directory table base {own:#x} does not show the kernel: "
             f"{memory.root:#x} is used, which does"
         )
-    if proof.strength == 1:
+    if not proof.parts:
         memory.remark(
             "the page tables could not be proved: through them the dump has no module list, "
             "kernel image or debugger data where the header says"
