@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from kdleak.found import BlockSource, BlockState, SizeClass
 from kdleak.model import Pool, PoolCounters
-from kdleak.nt.big_page_rows import NONPAGED_POOL, PAGED_POOL, UNKNOWN_POOL
+from kdleak.nt.big_page_rows import NONPAGED_POOL, PAGED_POOL
 from kdleak.nt.pool_pages import Addresses, Flags, Sizes
 
 POOLS = {NONPAGED_POOL: Pool.NONPAGED, PAGED_POOL: Pool.PAGED}
@@ -39,6 +39,8 @@ _STATES = {
 }
 _TOLD_FIRST = (Seen.ALLOCATED, Seen.LOOKS_IN_USE, Seen.UNKNOWN, Seen.FREE)
 _MOST_SIZES = 1 << 20
+_SMALL = 0x2000  # bytes: sizes below are counted in a table
+_POOLS = 3
 
 
 @dataclass(frozen=True)
@@ -115,29 +117,34 @@ class BlockTally:
 
     def add(self, blocks: Blocks) -> None:
         """Count blocks, which must come in order of address from each source."""
-        for state in Seen:
-            chosen = blocks.seen == state
-            if not chosen.any():
-                continue
-            for pool in (NONPAGED_POOL, PAGED_POOL, UNKNOWN_POOL):
-                of_pool = chosen & (blocks.pools == pool)
-                if of_pool.any():
-                    self._count(pool, state, blocks.sizes[of_pool])
-            self._keep(state, blocks, chosen)
+        groups = blocks.seen.astype(np.int64) * _POOLS + (blocks.pools + 1)
+        there = np.flatnonzero(np.bincount(groups, minlength=len(Seen) * _POOLS))
+        for group in there.tolist():
+            sizes = blocks.sizes if len(there) == 1 else blocks.sizes[groups == group]
+            self._count(group % _POOLS - 1, Seen(group // _POOLS), sizes)
+        for state in sorted({Seen(group // _POOLS) for group in there.tolist()}):
+            self._keep(state, blocks)
 
     def _count(self, pool: int, seen: Seen, sizes: Sizes) -> None:
         counts = self._counts.setdefault((pool, seen), {})
-        for size, count in zip(*(one.tolist() for one in np.unique(sizes, return_counts=True))):
+        if int(sizes.max()) < _SMALL:
+            table = np.bincount(sizes)
+            different = np.flatnonzero(table)
+            numbers = table[different]
+        else:
+            different, numbers = np.unique(sizes, return_counts=True)
+        for size, number in zip(different.tolist(), numbers.tolist()):
             if size in counts or len(counts) < _MOST_SIZES:
-                counts[size] = counts.get(size, 0) + count
+                counts[size] = counts.get(size, 0) + number
 
-    def _keep(self, seen: Seen, blocks: Blocks, chosen: Flags) -> None:
+    def _keep(self, seen: Seen, blocks: Blocks) -> None:
         kept = self._kept[seen]
         room = self._limit - len(kept)
         if room <= 0:
             return
+        chosen = blocks.seen == seen
         if self._size is not None:
-            chosen = chosen & (blocks.sizes == self._size)
+            chosen &= blocks.sizes == self._size
         for index in np.flatnonzero(chosen)[:room].tolist():
             kept.append(
                 FoundBlock(

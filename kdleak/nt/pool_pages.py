@@ -9,7 +9,7 @@ fits, every block of the page is known exactly.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Tuple
+from typing import Tuple
 
 import numpy as np
 import numpy.typing as npt
@@ -55,8 +55,10 @@ class HeaderHits:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def take(self, chosen: npt.NDArray[Any]) -> HeaderHits:
-        """Those of a mask or of indexes."""
+    def only(self, chosen: Flags) -> HeaderHits:
+        """Those of a mask; nothing is copied where that is all."""
+        if chosen.all():
+            return self
         return HeaderHits(
             self.rows[chosen],
             self.offsets[chosen],
@@ -75,7 +77,7 @@ def find_headers(addresses: Addresses, pages: Pages, tag: int, pointer_size: int
 
     Args:
         addresses: of the pages.
-        pages: u8[n, 4096]; rows contiguous.
+        pages: u8[n, 4096], contiguous.
         tag: without the protected bit.
         pointer_size: 4 or 8.
     """
@@ -85,25 +87,17 @@ def find_headers(addresses: Addresses, pages: Pages, tag: int, pointer_size: int
     found = tags == np.uint32(tag)
     found |= tags == np.uint32(tag | PROTECTED_POOL)
     flat = np.flatnonzero(found)
-    rows = flat // slots
-    offsets = (flat % slots * unit).astype(np.int64)
-    if pointer_size == 8:
-        previous = pages[rows, offsets].astype(np.int64) * unit
-        sizes = pages[rows, offsets + 2].astype(np.int64) * unit
-        types = pages[rows, offsets + 3]
-        right = (types & 0x80) == 0
-    else:
-        words = pages.view("<u2")
-        first, second = words[rows, offsets // 2], words[rows, offsets // 2 + 1]
-        previous = (first & 0x1FF).astype(np.int64) * unit
-        sizes = (second & 0x1FF).astype(np.int64) * unit
-        types = (second >> 9).astype(np.uint8)
-        right = np.ones(len(rows), dtype=np.bool_)
+    word = pages.view("<u4").reshape(-1).take(flat * (unit // 4))
+    mask = np.uint32(0xFF if pointer_size == 8 else 0x1FF)
+    previous = (word & mask).astype(np.int64) * unit
+    sizes = (word >> np.uint32(16) & mask).astype(np.int64) * unit
+    types = (word >> np.uint32(24 if pointer_size == 8 else 25)).astype(np.uint8)
+    right: Flags = (types & 0x80) == 0
     right &= sizes >= 2 * unit
-    hits = HeaderHits(
-        rows, offsets, addresses[rows] + offsets.astype(np.uint64), previous, sizes, types
-    )
-    return hits if right.all() else hits.take(right)
+    rows = flat // slots
+    offsets = flat % slots * unit
+    places = addresses[rows] + offsets.astype(np.uint64)
+    return HeaderHits(rows, offsets, places, previous, sizes, types).only(right)
 
 
 def inside_page(hits: HeaderHits) -> Flags:

@@ -205,9 +205,10 @@ class PoolScan:
         hits = find_headers(batch.addresses, batch.data, self._value, self._pointer_size)
         if not len(hits):
             return
-        hits = hits.take(~self._in_big_block(hits.addresses))
+        if len(self._big_starts):
+            hits = hits.only(~self._in_big_block(hits.addresses))
         hits = self._take_heap_chunks(hits)
-        hits = hits.take(inside_page(hits))
+        hits = hits.only(inside_page(hits))
         if self._chains_are_pool and len(hits):
             hits = self._take_chains(hits, batch)
         if len(hits):
@@ -215,8 +216,6 @@ class PoolScan:
 
     def _in_big_block(self, addresses: Addresses) -> Flags:
         """Whether an address lies in a big block: what stands there is its owner's data."""
-        if not len(self._big_starts):
-            return np.zeros(len(addresses), dtype=np.bool_)
         index = np.searchsorted(self._big_starts, addresses, side="right") - 1
         return (index >= 0) & (addresses < self._big_ends[index])
 
@@ -230,8 +229,8 @@ class PoolScan:
         if known.any():
             seen = _SEEN_IN_HEAP[states[known]]
             self._heap_blocks += int(np.count_nonzero(known))
-            self._add_small(hits.take(known), seen, BlockSource.SEGMENT_HEAP, bodies[known])
-        return hits.take(~known)
+            self._add_small(hits.only(known), seen, BlockSource.SEGMENT_HEAP, bodies[known])
+        return hits.only(~known)
 
     def _take_chains(self, hits: HeaderHits, batch: PageBatch) -> HeaderHits:
         """Count what lies in pages that are one chain of headers; returns the rest."""
@@ -239,14 +238,14 @@ class PoolScan:
         chained = fits[hits.rows]
         chosen = chained & starts[hits.rows, hits.offsets // self._unit]
         if chosen.any():
-            blocks = hits.take(chosen)
+            blocks = hits.only(chosen)
             seen = np.where(
                 looks_in_use(blocks.types, self._build), np.int8(Seen.ALLOCATED), Seen.UNKNOWN
             ).astype(np.int8)
             seen[blocks.types == 0] = Seen.FREE
             bodies = blocks.addresses + np.uint64(self._unit)
             self._add_small(blocks, seen, BlockSource.POOL_PAGE, bodies)
-        return hits.take(~chained)
+        return hits.only(~chained)
 
     def _take_headers(self, hits: HeaderHits) -> None:
         """Count headers that nothing confirms."""
@@ -275,7 +274,7 @@ class PoolScan:
         bodies[index[found]] = bodies[copies[found]]
         keep = np.ones(len(hits), dtype=np.bool_)
         keep[copies[found]] = False
-        return hits.take(keep), bodies[keep]
+        return hits.only(keep), bodies[keep]
 
     # -- counting
 
