@@ -26,7 +26,7 @@ from kdleak.nt.tag_table_places import (
     TagTablePlaces,
     size_variables,
 )
-from kdleak.nt.tag_table_search import TableArray, TagTableSearch
+from kdleak.nt.tag_table_search import FEW_KEYS, TableArray, TagTableSearch
 
 TABLE_SIZE = "nt!PoolTrackTableSize"
 TABLE_MASK = "nt!PoolTrackTableMask"
@@ -218,7 +218,7 @@ class PoolPlaces:
         if not pointer or self._data() is None:
             return None
         search = self._tag_tables().search
-        table = search.prove(pointer)
+        table = search.prove(pointer, FEW_KEYS)
         return search.array_at(address, table) if table is not None else None
 
     # -- the table of big blocks
@@ -235,10 +235,9 @@ class PoolPlaces:
         table = self._known_big_pages(search) or self._one_big_page_table(search)
         if table is None:
             return
-        places = data.places_of(table.address)
-        if BIG_PAGES not in self._places and places:
-            self._set(BIG_PAGES, _Place(places[0], Way.CONTENTS))
-        near = self._places[BIG_PAGES].address if BIG_PAGES in self._places else places[0]
+        if BIG_PAGES not in self._places:
+            self._set(BIG_PAGES, _Place(data.places_of(table.address)[0], Way.CONTENTS))
+        near = self._places[BIG_PAGES].address
         sizes = data.places_of(table.rows)
         if not sizes:
             self._remark(f"no variable of nt holds the {table.rows:,} rows of the big page table")
@@ -254,8 +253,8 @@ class PoolPlaces:
 
     def _known_big_pages(self, search: BigPageSearch) -> ProvedBigPageTable | None:
         """The table where only its size is not known by symbol."""
-        place = self._places.get(BIG_PAGES)
-        pointer = self._pointer(place.address) if place is not None else None
+        address = self.find(BIG_PAGES)
+        pointer = self._pointer(address) if address is not None else None
         return search.prove(pointer) if pointer else None
 
     def _one_big_page_table(self, search: BigPageSearch) -> ProvedBigPageTable | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from kdleak.errors import MemoryUnreadable
 from kdleak.nt.image_data import ImageData
 from kdleak.nt.memory import MemoryReader, read_pointer
-from kdleak.nt.tag_table_search import ProvedTable, TableArray, TagTableSearch
+from kdleak.nt.tag_table_search import FEW_KEYS, ProvedTable, TableArray, TagTableSearch
 
 TABLE = "nt!PoolTrackTable"
 TABLES = "nt!ExPoolTagTables"
@@ -90,13 +90,13 @@ class TagTablePlaces:
         except MemoryUnreadable:
             self._remark(f"the debugger data block's {TABLE} is not readable")
             return None
-        table = self.search.prove(pointer)
+        table = self.search.prove(pointer, FEW_KEYS)
         if table is None:
             self._remark(
                 f"the debugger data block's {TABLE} does not lead to a tag table: not believed"
             )
             return None
-        arrays = self.search.arrays_of(table)
+        arrays = self.search.arrays_of(table, leading=True)
         array = self._longest(arrays) if arrays else self._alone(table, named)
         return LocatedTables(named, table, array, True)
 
@@ -105,7 +105,11 @@ class TagTablePlaces:
         if not tables:
             self._remark("no variable of nt points to a tag table that can be read")
             return None
-        arrays = {array: table for table in tables for array in self.search.arrays_of(table)}
+        arrays = {
+            array: table
+            for table in tables
+            for array in self.search.arrays_of(table, leading=False)
+        }
         if not arrays:
             return self._single(tables)
         longest = self._longest(list(arrays))
@@ -167,7 +171,8 @@ class TagTablePlaces:
             )
             return None
         table = chosen[0]
-        array = self._alone(table) if twice else None
+        arrays = self.search.arrays_of(table, leading=True) if twice else []
+        array = self._longest(arrays) if arrays else self._alone(table)
         if array is not None:
             return self._beside(table, array)
         return LocatedTables(self._data.places_of(table.address)[0], table, None, False)

@@ -20,11 +20,17 @@ from kdleak.tags import PROTECTED_POOL
 MAXIMUM_CANDIDATES = 0x8000
 """Most pointers of nt's data that are followed."""
 
+ENOUGH_KEYS = 16
+"""Tags that have to be seen before memory counts as a tag table, where only its contents speak."""
+
+FEW_KEYS = 4
+"""As ``ENOUGH_KEYS``, for memory that a debugger data block or symbol calls a tag table."""
+
 _SAMPLED_PAGES = (0, 1, 2, 4, 8, 16)
 _SAMPLE_MASK, _SAMPLE_REACH = 0xFF, 0x30  # a tag may lie this far behind its slot in a sample
 _SAMPLE_KEYS, _SAMPLE_ENOUGH, _SAMPLE_FITS = 4, 48, 0.7
 _SMALLEST_MASK, _LARGEST_MASK = 0x7F, 0xFFFF
-_KEYS, _FITS = 8, 0.9
+_FITS, _TEXT = 0.9, 0.75
 _AGREE_ENOUGH, _CONFLICTS = 64, 0.02
 _MAXIMUM_SLOTS = 0x800
 
@@ -89,12 +95,17 @@ class TagTableSearch:
 
     # -- one table
 
-    def prove(self, address: int) -> ProvedTable | None:
-        """The table at an address, if the hash proves that one is there."""
+    def prove(self, address: int, keys: int = ENOUGH_KEYS) -> ProvedTable | None:
+        """The table at an address, if the hash proves that one is there.
+
+        Args:
+            address: of its first row.
+            keys: tags that have to be seen.
+        """
         if not address or address % self._width:
             return None
         for layout in self._likely_layouts(address):
-            found = self._measure(address, layout)
+            found = self._measure(address, layout, keys)
             if found is not None:
                 return found
         return None
@@ -115,7 +126,7 @@ class TagTableSearch:
                 break
         return [tally.layout for tally in tallies if tally.seen >= _SAMPLE_KEYS]
 
-    def _measure(self, address: int, layout: TrackerLayout) -> ProvedTable | None:
+    def _measure(self, address: int, layout: TrackerLayout, least: int) -> ProvedTable | None:
         """The largest size with which the hash agrees.
 
         The first half of a table agrees with half its mask too, and twice its size does not.
@@ -128,12 +139,11 @@ class TagTableSearch:
             table.fetch_all()
             keys = table.keys()
             fit = layout_fits(keys, mask)
-            if fit >= _FITS:
-                misses = 0
-                if sum(1 for key in keys[: mask + 1] if key) >= _KEYS:
-                    best = ProvedTable(address, layout, mask, fit)
-            else:
+            if fit < _FITS:
                 misses += best is not None
+            elif _are_tags([key for key in keys[: mask + 1] if key], least):
+                misses = 0
+                best = ProvedTable(address, layout, mask, fit)
             mask = 2 * mask + 1
         return best
 
@@ -146,6 +156,8 @@ class TagTableSearch:
 
     def array_at(self, address: int, first: ProvedTable) -> TableArray:
         """The tables that the slots from ``address`` on point to, as long as they agree.
+
+        Up to the target's own count of processors, a table that is not there belongs to the list.
 
         Args:
             address: of a variable that points to ``first``.
@@ -170,18 +182,44 @@ class TagTableSearch:
                 pending.append(value)
                 if slot >= self._processors and len(pending) > 1:
                     break
-        # Up to the target's own count, a processor may have no table, or one that is not there.
         tables += pending[: max(self._processors - len(tables), 0)]
+        while not tables[-1]:
+            tables.pop()
         return TableArray(address, tuple(tables), agreeing)
 
-    def arrays_of(self, first: ProvedTable) -> list[TableArray]:
-        """Places that look like nt!ExPoolTagTables with ``first`` in its first slot."""
+    def arrays_of(self, first: ProvedTable, *, leading: bool) -> list[TableArray]:
+        """Places that look like nt!ExPoolTagTables with ``first`` in its first slot.
+
+        Args:
+            first: a table.
+            leading: it is known to be the first one. If not, it may be the second, of a list
+                whose first table is not there, and what is found has to be as long as the
+                target has processors.
+        """
         found = []
         for place in self._data.places_of(first.address):
             one = self.array_at(place, first)
-            if one.agreeing and len(one.tables) >= self._processors:
+            if one.agreeing and (leading or self._begins(one)):
                 found.append(one)
         return found
+
+    def _begins(self, array: TableArray) -> bool:
+        """Whether a list begins where it was found, as far as its length and what is before tell."""
+        if len(array.tables) == self._processors:
+            return True
+        before = self._data.pointer_at(array.address - self._width)
+        pointer = before is not None and before >> 31 and not before % PAGE_SIZE
+        return len(array.tables) > self._processors and not (pointer and before != array.tables[0])
+
+
+def _are_tags(keys: list[int], least: int) -> bool:
+    """Whether numbers look like the tags of a table: each once, and nearly all are text."""
+    text = sum(_is_text(key) for key in keys)
+    return len(keys) >= least and len(set(keys)) == len(keys) and text >= _TEXT * len(keys)
+
+
+def _is_text(key: int) -> bool:
+    return all(0x20 <= byte < 0x7F for byte in key.to_bytes(4, "little"))
 
 
 class _Tally:
