@@ -24,8 +24,10 @@ from kdleak.errors import TargetError
 MOST_FRAMES = 1 << 40
 # 32 TB of target memory: a gigabyte of bitmap, read once at open.
 MOST_BITS = 1 << 33
-# Beyond this a range list is no list of anything: 2 TB if every range were 1 MB.
-MOST_RANGES = 1 << 21
+# Beyond this a range list is no list of anything: 1 TB if every range were 1 MB.
+MOST_RANGES = 1 << 20
+# Lists that are out of order are put in order up to this length: no writer makes such.
+_MOST_TO_SORT = 1 << 16
 
 BITMAP = Struct(
     "signature" / Pointer(0x00, Bytes(4)),
@@ -133,10 +135,16 @@ def _run_map(
     firsts: array[int], counts: array[int], base: int, size: int, remarks: list[str]
 ) -> RunMap:
     """A map of runs as listed; sorted and freed of overlaps where the list needs it."""
+    in_order = 0 not in counts and not any(map(gt, map(add, firsts, counts), firsts[1:]))
+    if not in_order and len(firsts) > _MOST_TO_SORT:
+        remarks.append(
+            f"The dump's page list is out of order: only its first {_MOST_TO_SORT} of "
+            f"{len(firsts)} ranges were read."
+        )
+        firsts, counts = firsts[:_MOST_TO_SORT], counts[:_MOST_TO_SORT]
     positions = array("Q", accumulate(counts, initial=0))
     positions.pop()
-    ends = array("Q", map(add, firsts, counts))
-    if 0 not in counts and not any(map(gt, ends, firsts[1:])):
+    if in_order:
         return RunMap(firsts, counts, positions, base, size)
     # Out of order or overlapping: a frame that two runs claim stays with the run that begins first.
     pieces = sorted(zip(firsts, counts, positions, strict=True))
@@ -273,6 +281,4 @@ def describe_cut(pages: PageMap, header: DumpHeader, size: int, remarks: list[st
     wanted = header.required_space or 0
     # Whole dumps can be shorter than what was wanted too: their secondary data was left out.
     if wanted > size and (pages.cut_off or marked):
-        remarks.append(
-            f"Windows wanted {wanted} bytes for the dump; the file has {size}."
-        )
+        remarks.append(f"Windows wanted {wanted} bytes for the dump; the file has {size}.")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import bisect
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from operator import add
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -79,7 +79,7 @@ class RunMap:
     """Pages in runs of frames that follow each other in the file.
 
     Args:
-        firsts: first frame of each run, ascending; runs do not overlap.
+        firsts: first frame of each run, as array("Q"), ascending; runs do not overlap.
         counts: frames of each run, none 0.
         positions: pages before the run's first one in the file.
         base: file offset of the first page.
@@ -88,15 +88,15 @@ class RunMap:
 
     def __init__(
         self,
-        firsts: Sequence[int],
-        counts: Sequence[int],
-        positions: Sequence[int],
+        firsts: array[int],
+        counts: array[int],
+        positions: array[int],
         base: int,
         size: int,
     ) -> None:
-        self._firsts = array("Q", firsts)
-        self._counts = array("Q", counts)
-        self._positions = array("Q", positions)
+        self._firsts = firsts
+        self._counts = counts
+        self._positions = positions
         self._base = base
         self._present = max(size - base, 0) // PAGE_SIZE  # pages that the file has room for
         self.pages = sum(self._counts)
