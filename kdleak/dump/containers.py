@@ -170,7 +170,7 @@ def refuse_container(path: Path, start: bytes, size: int) -> NoReturn:
         raise TargetError(tried, *_damaged_start(start))
     found = recognise(path, start, size)
     if found:
-        raise UnsupportedTarget(tried, f"this is {found[0]}; not a kernel crash dump", found[1])
+        raise UnsupportedTarget(tried, f"it is no kernel crash dump but {found[0]}", found[1])
     if not any(start):
         came_back = f"its first {len(start)} bytes are zeros: the copy failed, or it is no dump"
         raise UnsupportedTarget(tried, came_back, _COPY_AGAIN)
