@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _DLL_BASE = {4: 0x18, 8: 0x30}  # of KLDR_DATA_TABLE_ENTRY
 _SEARCHED_PAGES = 1 << 20
 _MOST_ROOTS = 64
+_MOST_FRAMES = 1 << 36
 _SEARCH_STEP = 1024
 
 # Entry of the top table (x64, ARM64: some of the upper half), of the page directory (x86), or of
@@ -178,6 +179,7 @@ def choose_space(dump: Dump, candidates: Sequence[int] = ()) -> VirtualMemory:
             "the dump is incomplete or damaged; take a new one if you can",
         )
     proof, memory = best
+    _measure(memory, header)
     _say(memory, proof, header)
     return memory
 
@@ -205,6 +207,20 @@ def _searched(dump: Dump, modes: Sequence[PagingMode]) -> Iterator[tuple[int, Pa
             yield root, mode
             if mode is PagingMode.X64:
                 yield root, PagingMode.X64_LA57
+
+
+def _measure(memory: VirtualMemory, header: DumpHeader) -> None:
+    """Learn the machine's highest frame, of which the dump may have less."""
+    ends = [first + count for first, count in header.runs]
+    data = find_debugger_data(memory, header.debugger_data)
+    if data is not None:
+        with suppress(MemoryUnreadable):
+            highest = memory.read(data.field("MmHighestPhysicalPage"), header.pointer_size)
+            ends.append(int.from_bytes(highest, "little") + 1)
+    sane = [end for end in ends if memory.end <= end <= _MOST_FRAMES]
+    if sane:
+        memory.machine_end = max(sane)
+        memory.close()  # what was translated before may have read an entry differently
 
 
 def _say(memory: VirtualMemory, proof: Proof, header: DumpHeader) -> None:

@@ -388,10 +388,9 @@ class PageScan:
         plain = (entries & np.uint64(SWIZZLE)) != 0
         inverted = entries ^ np.uint64(self._memory.invalid_mask)
         frames = (np.where(plain, entries, inverted) & mask) >> np.uint64(PAGE_SHIFT)
-        end = self._memory.end
-        if end > 0:
-            past = ~plain & (frames >= np.uint64(end))
-            frames[past] &= np.uint64((1 << (end - 1).bit_length()) - 1)
+        end = self._memory.machine_end
+        past = ~plain & (frames >= np.uint64(end))
+        frames[past] &= np.uint64((1 << (end - 1).bit_length()) - 1)
         return frames
 
     def _filter(self, entries: NDArray[np.uint64], rights: NDArray[np.bool_]) -> NDArray[np.bool_]:

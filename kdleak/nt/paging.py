@@ -231,14 +231,14 @@ def transition_frame(mode: PagingMode, entry: int, end: int, invalid_mask: int =
     Args:
         mode: of the tables.
         entry: with ``TRANSITION`` set, bit 0 and ``PROTOTYPE`` clear.
-        end: highest frame of the machine + 1.
+        end: highest frame of the machine + 1 (not of the dump, which may lack the page).
         invalid_mask: the kernel's InvalidPteMask where known, else 0.
     """
     mask = LAYOUTS[mode].transition_mask
     if entry & SWIZZLE or mode is PagingMode.X86:
         return (entry & mask) >> PAGE_SHIFT
     frame = ((entry ^ invalid_mask) & mask) >> PAGE_SHIFT
-    if frame >= end > 0:
+    if frame >= end:
         frame &= (1 << (end - 1).bit_length()) - 1
     return frame
 

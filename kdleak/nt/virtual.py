@@ -34,13 +34,14 @@ ABSENT = -1
 ZERO = -2
 """Instead of a frame: a demand-zero page."""
 
-LARGEST_READ = 1 << 30
+LARGEST_READ = 1 << 28
 """Most bytes of one ``read``: more can only be asked for by a damaged structure."""
 
 _TABLES_KEPT = 4096
 _FRAMES_KEPT = 1 << 16
 _MOST_GAPS = 1 << 18
 _NO_END = 1 << 36  # Windows' frame numbers have 36 bits
+_LARGE_MACHINE = 1 << 28  # frames of 1 TiB
 _ZEROS = memoryview(bytes(PAGE_SIZE))
 
 
@@ -81,6 +82,9 @@ class VirtualMemory:
         invalid_mask: the kernel's InvalidPteMask where known (see ``transition_frame``).
 
     Attributes:
+        end: highest frame that the physical memory claims + 1.
+        machine_end: highest frame of the machine + 1: the dump may have less. Taken for that of
+            a machine of 1 TiB until it is set.
         remarks: what could not be trusted or was cut short, one sentence each.
     """
 
@@ -102,6 +106,7 @@ class VirtualMemory:
         self.remarks: list[str] = []
         pages = getattr(physical, "pages", None)
         self.end = pages.end if isinstance(pages, HasEnd) else _NO_END
+        self.machine_end = max(self.end, _LARGE_MACHINE)
         self._code: Literal["I", "Q"] = "I" if self.layout.entry_size == 4 else "Q"
         self._upper = tuple(
             (level, level.shift, (1 << level.bits) - 1) for level in self.layout.levels[:-1]
@@ -231,7 +236,7 @@ class VirtualMemory:
             return ABSENT
         state = software_state(self.mode, entry, self.invalid_mask)
         if state is SoftwareState.TRANSITION:
-            return transition_frame(self.mode, entry, self.end, self.invalid_mask)
+            return transition_frame(self.mode, entry, self.machine_end, self.invalid_mask)
         if state is SoftwareState.DEMAND_ZERO:
             return ZERO
         if state is SoftwareState.PROTOTYPE and prototypes:

@@ -32,6 +32,7 @@ class Ram:
         self.data = memoryview(self._bytes)
         self.claimed = len(self.order)
         self.end = end or max(self.order, default=0) + 1
+        self.machine_end = 1 << 28
         self.where = "ram"
         self.header = header
         outer = self
@@ -198,8 +199,8 @@ def _software(ram, pte, va, follow, again, cr3, transition_top, prototype_low):
             return None
     if bits(pte, 11, 11):
         frame = bits(pte, transition_top, 12)
-        if not bits(pte, 4, 4) and frame >= ram.end:
-            frame %= 1 << (ram.end - 1).bit_length()
+        if not bits(pte, 4, 4) and frame >= ram.machine_end:
+            frame %= 1 << (ram.machine_end - 1).bit_length()
         return frame << 12 | bits(va, 11, 0)
     if bits(pte, 9, 5) and not bits(pte, 3, 1) and not bits(pte, 15, 12) and not pte >> 32:
         return ZERO
@@ -243,5 +244,5 @@ def frames_of(scan):
 def header_of(**values):
     """Dump header values with everything absent that is not given."""
     plain = {"pointer_size": 8, "machine": 0x8664, "pae": None, "module_list": 0,
-             "debugger_data": 0, "directory_table_base": 0}  # fmt: skip
+             "debugger_data": 0, "runs": (), "directory_table_base": 0}  # fmt: skip
     return SimpleNamespace(**{**plain, **values})

@@ -164,7 +164,7 @@ def page(number):
         (0x5880, 5),  # transition, read-write, as before 17763
         (0x5890, 5),  # SwizzleBit set: plain
         (0x2000_0000_5880, 5),  # bit 45 inverted
-        (0x3FF0_0000_5880, 5),  # more bits inverted
+        (0x3F00_0000_5880, 5),  # more bits inverted
         (0x2000_0000_5890, 0x2_0000_0005),  # plain, and nowhere
         (0x5C80, None),  # prototype wins over transition
     ],
@@ -180,6 +180,21 @@ def test_transition(entry, frame):
     else:
         assert memory.page(page(7)) is None
         assert not scanned
+
+
+def test_transition_to_a_page_that_a_smaller_dump_lacks_is_no_other_page():
+    ram, memory = software()
+    for index, entry in enumerate([0x0010_0000_5880, 0x0000_0010_5880, 0x0001_0000_5880]):
+        ram.q(0x4000, index, entry)
+        assert memory.translate(page(index)) == entry & 0xFFFF_FFFF_F000
+        assert memory.page(page(index)) is None
+    scan = memory.batches(page(0), page(512))
+    assert frames_of(scan) == {}
+    assert scan.absent == 3
+    memory.close()
+    memory.machine_end = 0x100  # now it is known to have none of that
+    assert [memory.frame(page(index)) for index in range(3)] == [5, 5, 5]
+    assert len(frames_of(memory.batches(page(0), page(512)))) == 3
 
 
 def test_transition_with_a_known_mask_that_lies_below_the_end():

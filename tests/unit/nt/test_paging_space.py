@@ -133,6 +133,21 @@ def test_levels_that_the_kernel_speaks_of_are_compared():
     assert remarks == ["the kernel speaks of 5 paging levels, and its tables have 4"]
 
 
+def test_highest_page_of_the_machine_is_learnt():
+    ram = kernel(PagingMode.X64)
+    assert choose_space(ram).machine_end == 1 << 28
+    ram.header.runs = ((0, 0x9F), (0x100, 0x300))
+    assert choose_space(ram).machine_end == 0x400
+    variable = ram.header.module_list + 0x10
+    ram.put(0x20050, struct.pack("<Q", 0x87FFFF))
+    ram.put(0x20400 + 0xF0, struct.pack("<Q", variable))
+    assert choose_space(ram).machine_end == 0x880000
+    ram.put(0x20050, struct.pack("<Q", (1 << 64) - 1))
+    assert choose_space(ram).machine_end == 0x400
+    ram.put(0x20400 + 0xF0, struct.pack("<Q", 0xFFFFF900_00000000))
+    assert choose_space(ram).machine_end == 0x400
+
+
 @pytest.mark.parametrize("field", ["module_list", "debugger_data"])
 def test_either_address_is_enough(field):
     ram = kernel(PagingMode.X64_LA57)
