@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 
 import pytest
+from paging_ram import Ram
 
 from kdleak.dump.file import open_dump
 from kdleak.dump.kind import DumpKind
+from kdleak.dump.writer import WriterHeader, write_dump
 from kdleak.nt.kdbg import EncodingKeys, decode_debugger_data, find_debugger_data
 from kdleak.nt.kernel_space import choose_space
 from kdleak.nt.paging import PagingMode
+from kdleak.nt.virtual import VirtualMemory
 from kdleak.practice.crash import DataBlock, dump_machine, run_until_crash
 from kdleak.practice.machine import PracticeMachine
 
@@ -85,6 +88,44 @@ def test_bulk_is_page_by_page(crashed):
         assert ours == slow > 0
     assert memory.remarks == []
     assert count > 3000
+
+
+def test_large_pages_are_the_same(tmp_path):
+    rng = random.Random(11)
+    ram = Ram(range(0x100, 0x180), end=1 << 20)
+    pdpt, directories, tables = 0x101, range(0x102, 0x106), range(0x106, 0x116)
+    ram.q(0x100000, 0x1F0, pdpt << 12 | 0x63)
+    addresses = []
+    for number, directory in enumerate(directories):
+        ram.q(pdpt << 12, number, directory << 12 | 0x63)
+        for index, table in enumerate(tables[4 * number : 4 * number + 4]):
+            ram.q(directory << 12, 3 * index, table << 12 | 0x63)
+            for _ in range(50):
+                frame = rng.randrange(0x100, 0x1A0)
+                ram.q(table << 12, rng.randrange(512), frame << 12 | rng.choice([0x63, 0x63, 0]))
+            ram.q(directory << 12, 3 * index + 1, rng.choice([0, 0x20_0000, 0x4020_0000]) | 0xE3)
+    ram.q(pdpt << 12, 5, 0xE3)
+    ram.q(pdpt << 12, 6, 0x4000_00E3)
+    ram.stamp()
+    for _ in range(4000):
+        page = rng.choice([rng.randrange(4) << 18, 5 << 18, 6 << 18, 7 << 18])
+        page += rng.choice([rng.randrange(12 * 512), rng.randrange(0x100, 0x180)])
+        addresses.append(0xFFFFF800_00000000 + page * 0x1000 + rng.randrange(0x1000))
+    path = tmp_path / "large.dmp"
+    header = WriterHeader(19045, 0x100000, 0, 0, 0, ((0x100, 0x80),))
+    write_dump(path, DumpKind.FULL, header, [(f, bytes(ram.page(f))) for f in sorted(ram.order)])
+    theirs = kdmp_parser.KernelDumpParser(path)
+    with open_dump(path) as dump:
+        memory = VirtualMemory(dump, PagingMode.X64, dump.header.directory_table_base, 8)
+        present = 0
+        for address in addresses:
+            assert memory.translate(address) == theirs.translate_virtual(address), hex(address)
+            page = memory.page(address)
+            their_page = theirs.read_virtual_page(address & ~0xFFF)
+            assert (page and bytes(page)) == (their_page and bytes(their_page))
+            present += page is not None
+        assert 500 < present < 3500
+        memory.close()
 
 
 def test_debugger_data_of_a_dump_plain_and_encoded(tmp_path):
