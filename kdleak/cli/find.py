@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, List, Optional, cast
 
@@ -81,7 +82,8 @@ def command(
         snapshot = _usage(engine)
         counters = snapshot.find(wanted) if snapshot is not None else None
         if snapshot is not None and counters is None:
-            counters = TagUsage(wanted)
+            # Where rows are missing, that it is not in the others tells nothing.
+            counters = None if snapshot.gaps else TagUsage(wanted)
             _tell_similar(wanted, snapshot)
         memory = engine.memory
         if memory is None:
@@ -103,6 +105,8 @@ def command(
             pool=_POOLS[pool],
             size=size,
         )
+        if snapshot is not None:
+            found = replace(found, gaps=(*found.gaps, *snapshot.gaps))
         where, about, name = engine.where, engine.target, engine.name
     only = _POOLS[pool]
     text = (

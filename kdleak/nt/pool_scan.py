@@ -7,7 +7,7 @@ from typing import Callable, List, Optional, Sequence, Tuple
 import numpy as np
 import numpy.typing as npt
 
-from kdleak.errors import KdleakError, MemoryUnreadable, SymbolNotFound
+from kdleak.errors import KdleakError, MemoryUnreadable, SymbolNotFound, format_address
 from kdleak.found import BlockSearch, BlockSource, PoolBlock
 from kdleak.model import Module, Pool, PoolCounters, Symbolized, TagUsage
 from kdleak.nt.big_page_rows import (
@@ -35,6 +35,7 @@ from kdleak.nt.pool_pages import (
     is_paged,
     looks_in_use,
 )
+from kdleak.nt.pool_state_search import find_pool_state
 from kdleak.nt.segment_heap import SegmentHeaps
 from kdleak.nt.segment_heap_layout import FIRST_SEGMENT_HEAP_BUILD
 from kdleak.nt.subsegments import NOT_A_CHUNK
@@ -148,14 +149,15 @@ class PoolScan:
     def _find_heaps(self) -> None:
         if self._build < FIRST_SEGMENT_HEAP_BUILD:
             return
-        try:
-            heaps = SegmentHeaps(self._memory, self._symbol, self._build, self._pointer_size)
-        except SymbolNotFound:
+        state = self._pool_state()
+        if not state:
             self._gaps.append(
                 "nt!ExPoolState was not found: chunks of the segment heap are known by their "
                 "headers only"
             )
             return
+        try:
+            heaps = SegmentHeaps(self._memory, state, self._build, self._pointer_size)
         except MemoryUnreadable:
             self._gaps.append(
                 "nt!ExPoolState is not in memory: chunks of the segment heap are known by their "
@@ -176,6 +178,22 @@ class PoolScan:
         )
         for gap in list(dict.fromkeys(heaps.gaps))[:_KEPT_GAPS]:
             self._gaps.append(gap)
+
+    def _pool_state(self) -> int:
+        """Address of nt!ExPoolState, by its symbol or by what it points to; 0 if neither."""
+        try:
+            return self._symbol("nt!ExPoolState")
+        except SymbolNotFound:
+            pass
+        kernel = next((module for module in self._modules if module.name == "nt"), None)
+        if kernel is None:
+            return 0
+        found = find_pool_state(self._memory, kernel, self._build, self._pointer_size)
+        if found:
+            self._searched.append(
+                f"nt!ExPoolState was taken for {format_address(found)}, by the heaps it points to"
+            )
+        return found or 0
 
     def _search_pages(self, deadline: Optional[float], clock: Callable[[], float]) -> None:
         start, end = self._memory.kernel_half

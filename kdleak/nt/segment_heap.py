@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import struct
 from dataclasses import dataclass
-from typing import Callable, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class SegmentHeaps:
 
     Args:
         memory: reads the target.
-        symbol: address of ``nt!Name``, raising ``SymbolNotFound``.
+        state: address of nt!ExPoolState.
         build: Windows build number.
         pointer_size: 4 or 8.
 
@@ -69,13 +69,13 @@ class SegmentHeaps:
         gaps: what could not be followed, one sentence each.
 
     Raises:
-        SymbolNotFound, MemoryUnreadable: nt!ExPoolState cannot be found or read.
+        MemoryUnreadable: nt!ExPoolState cannot be read.
     """
 
     def __init__(
         self,
         memory: MemoryReader,
-        symbol: Callable[[str], int],
+        state: int,
         build: int,
         pointer_size: int,
     ) -> None:
@@ -85,7 +85,6 @@ class SegmentHeaps:
         self.segments = 0
         self.places: Tuple[SubsegmentPlace, ...] = ()
         self.gaps: List[str] = []
-        state = symbol("nt!ExPoolState")
         keys = read_pointer(memory, state, pointer_size)
         self._keys = HeapKeys(
             read_pointer(memory, keys, pointer_size),

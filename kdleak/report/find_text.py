@@ -10,7 +10,7 @@ from kdleak.model import Pool, PoolCounters, TargetInfo
 from kdleak.report.page import Page, column_widths, number
 from kdleak.report.palette import PLAIN, Palette
 
-_BYTES_SHOWN = 16
+_COLUMNS = 4  # for each byte: two digits, a blank, a character
 _DETAILS = 4
 _BAR = 40
 _SIZES = 16
@@ -75,11 +75,19 @@ def verdict(search: BlockSearch, pool: Optional[Pool] = None) -> List[str]:
     else:
         usage = search.counters
         counted = usage.of(pool) if pool else PoolCounters(usage.outstanding, 0, usage.bytes)
+        if search.complete and not counted.outstanding:
+            sentences.append("The tag tables count no block of it.")
+            return sentences + _others(search)
         sentence = f"The tag tables count {_counted(counted.outstanding, counted.bytes)}; "
         if search.complete:
             sentences.append(f"{sentence}every one of them was seen.")
         else:
             sentences.append(f"{sentence}{seen}.")
+    return sentences + _others(search)
+
+
+def _others(search: BlockSearch) -> List[str]:
+    """What was seen beside blocks in use, as a sentence; none where there is nothing."""
     free = sum(one.free for one in search.sizes)
     unknown = sum(one.unknown for one in search.sizes)
     also: List[str] = []
@@ -90,9 +98,7 @@ def verdict(search: BlockSearch, pool: Optional[Pool] = None) -> List[str]:
             f"{number(unknown)} {'header' if unknown == 1 else 'headers'} with the tag that may "
             "be blocks in use, freed blocks, or copies"
         )
-    if also:
-        sentences.append(f"Also seen: {' and '.join(also)}.")
-    return sentences
+    return [f"Also seen: {' and '.join(also)}."] if also else []
 
 
 def _counted(blocks: int, size: int) -> str:
@@ -113,15 +119,18 @@ def _blocks(page: Page, blocks: Sequence[PoolBlock]) -> None:
     ]
     widths = column_widths(titles, rows)
     page.row(titles, widths, "First bytes")
+    room = page.width - sum(widths) - 2 * len(widths) - 2
+    count = 16 if room >= _COLUMNS * 16 else 8
     for block, cells in zip(blocks, rows):
-        page.row(cells, widths, bytes_text(block.first_bytes), _ROLES.get(block.state, ""))
+        shown = bytes_text(block.first_bytes, count)
+        page.row(cells, widths, shown, _ROLES.get(block.state, ""))
         for line in details(block):
             page.line(f"      {line}")
 
 
-def bytes_text(raw: bytes) -> str:
+def bytes_text(raw: bytes, count: int = 16) -> str:
     """The first bytes as the debugger's ``db`` shows them; "-" where they cannot be read."""
-    shown = raw[:_BYTES_SHOWN]
+    shown = raw[:count]
     if not shown:
         return "-"
     text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in shown)
@@ -149,12 +158,12 @@ def pointer_text(pointer: BlockPointer) -> str:
 
 
 def _sizes(page: Page, sizes: Sequence[SizeClass], most: int) -> None:
-    """The sizes with most bytes, in order of size, with a bar for the bytes each holds."""
-    total = [size.size * (size.allocated + size.free + size.unknown) for size in sizes]
-    weight = [(one.allocated > 0, total[index]) for index, one in enumerate(sizes)]
-    order = sorted(range(len(sizes)), key=lambda index: weight[index], reverse=True)
+    """The sizes with most bytes not freed, in order of size, with a bar for the bytes."""
+    total = [one.size * (one.allocated + one.unknown) for one in sizes]
+    order = sorted(range(len(sizes)), key=lambda index: (-total[index], sizes[index].size))
     shown = sorted(order[:most])
-    titles = ("Size", "In use", "Freed", "Unknown", "Bytes")
+    unknown = any(one.unknown for one in sizes)
+    titles = ("Size", "In use", "Freed", "Unknown", "Bytes or less" if unknown else "Bytes")
     rows = [
         (
             number(sizes[index].size),
@@ -168,9 +177,9 @@ def _sizes(page: Page, sizes: Sequence[SizeClass], most: int) -> None:
     widths = column_widths(titles, rows)
     page.row(titles, widths, "")
     largest = max(total[index] for index in shown)
-    room = min(_BAR, page.width - sum(widths) - 2 * len(widths) - 4)
+    room = max(min(_BAR, page.width - sum(widths) - 2 * len(widths) - 4), 1)
     for index, cells in zip(shown, rows):
-        bar = "#" * max(1, round(room * total[index] / largest)) if largest and room > 0 else ""
+        bar = "#" * max(1, room * total[index] // largest) if total[index] else ""
         page.row(cells, widths, bar)
     if len(sizes) > len(shown):
         page.line(f"  ... {len(sizes) - len(shown):,} more sizes", plain=False)

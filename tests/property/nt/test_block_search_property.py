@@ -53,7 +53,7 @@ def pages(draw, pointer_size: int) -> np.ndarray:
 
 
 @given(st.data(), st.sampled_from(BUILDS), st.sampled_from([8, 4]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_same_as_plain_loops(data, build, pointer_size):
     made = data.draw(pages(pointer_size))
     listed = [(BASE + n * PAGE, made[n].tobytes()) for n in range(len(made))]
@@ -71,7 +71,7 @@ def test_same_as_plain_loops(data, build, pointer_size):
 
 
 @given(st.integers(0, 2**32), st.sampled_from(BUILDS), st.sampled_from([8, 4]), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_rubbish_everywhere(seed, build, pointer_size, data):
     """Pool state, tables and lists of random bytes: an answer, and never an exception."""
     rng = np.random.default_rng(seed)

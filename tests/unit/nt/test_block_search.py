@@ -52,7 +52,7 @@ class Target:
         return search_blocks(
             LEAK,
             memory=self.memory,
-            modules=(DRIVER,),
+            modules=more.pop("modules", (DRIVER,)),
             symbol=self.symbols,
             nearest=lambda at: Symbolized(at, "leakydrv", "Entry", 0x10, SymbolKind.PDB),
             build=self.build,
@@ -377,6 +377,16 @@ class TestSegmentHeap:
         assert any(
             "layout of the segment heap of build 19045" in gap for gap in target.search().gaps
         )
+
+    def test_found_without_symbols(self):
+        target, machine = self.built()
+        (at,) = machine.add_vs(4, 4, [(4 * PAGE - 0x30, True)])
+        target.memory.put(at + 0x10, header(0x140, 2))
+        target.symbols.forget("ExPoolState")
+        kernel = Module("nt", machine.state, 0x300000, "ntoskrnl.exe")
+        found = target.search(usage((1, 0x140)), modules=(kernel,))
+        assert found.blocks[0].source is BlockSource.SEGMENT_HEAP
+        assert any("by the heaps it points to" in one for one in found.searched)
 
     def test_without_its_symbol(self):
         assert any("nt!ExPoolState was not found" in gap for gap in Target(WIN11).search().gaps)

@@ -6,10 +6,11 @@ import random
 
 import numpy as np
 import pytest
-from nt_fakes import FakeSymbols
 from pool_fakes import PAGE, TAG, PagedMemory, SegmentHeapMachine, header
 
-from kdleak.errors import SymbolNotFound
+from kdleak.errors import MemoryUnreadable
+from kdleak.model import Module
+from kdleak.nt.pool_state_search import find_pool_state
 from kdleak.nt.segment_heap import MAXIMUM_SEGMENTS, SegmentHeaps, read_subsegment
 from kdleak.nt.segment_heap_layout import segment_heap_candidates
 from kdleak.nt.subsegments import (
@@ -40,7 +41,7 @@ def machine(build: int, pointer_size: int, seed: int = 1) -> SegmentHeapMachine:
 
 
 def heaps(built: SegmentHeapMachine, build: int) -> SegmentHeaps:
-    return SegmentHeaps(built.memory, FakeSymbols(ExPoolState=built.state), build, built.width)
+    return SegmentHeaps(built.memory, built.state, build, built.width)
 
 
 def ask(found: SegmentHeaps, *blocks: tuple) -> list:
@@ -77,9 +78,9 @@ class TestFinding:
         built.add_range(6, 0xF, 2)  # left from before
         assert heaps(built, kind[0]).places == ()
 
-    def test_without_the_symbol(self):
-        with pytest.raises(SymbolNotFound):
-            SegmentHeaps(PagedMemory(), FakeSymbols(), 22621, 8)
+    def test_without_its_memory(self):
+        with pytest.raises(MemoryUnreadable):
+            SegmentHeaps(PagedMemory(), 0xFFFFF800_00100000, 22621, 8)
 
     def test_no_heap_signature_no_heap(self, kind):
         built = machine(*kind)
@@ -121,6 +122,28 @@ class TestFinding:
 
     def test_reads_are_bounded(self):
         assert MAXIMUM_SEGMENTS <= 1 << 16
+
+
+class TestWithoutSymbols:
+    def kernel(self, built):
+        return Module("nt", built.state - 0x80000, 0x400000 - 0x80000, "ntoskrnl.exe")
+
+    def test_found_by_its_heaps(self, kind):
+        built = machine(*kind)
+        kernel = self.kernel(built)
+        built.memory.put(kernel.base, (kernel.base + 0x100).to_bytes(8, "little") * 0x100)
+        assert find_pool_state(built.memory, kernel, *kind) == built.state
+
+    def test_nothing_like_it(self, kind):
+        built = machine(*kind)
+        built.memory.put(built.heap + (0x10 if kind[1] == 8 else 8), bytes(4))
+        assert find_pool_state(built.memory, self.kernel(built), *kind) is None
+
+    def test_a_copy_whose_keys_are_elsewhere(self, kind):
+        built = machine(*kind)
+        built.pointer(built.state, built.heap + 0x800)
+        kernel = Module("nt", built.state - 0x80000, 0x200000, "ntoskrnl.exe")
+        assert find_pool_state(built.memory, kernel, *kind) is None
 
 
 class TestVs:
