@@ -169,6 +169,10 @@ class BitmapMap:
             yield first, here, self._base + position * PAGE_SIZE
             position += count
 
+    def release(self) -> None:
+        """See PageMap."""
+        self._bitmap.release()
+
     def _joined(self) -> Iterator[tuple[int, int]]:
         first = count = 0
         for start, length in self._stretches():

@@ -128,6 +128,7 @@ class DumpFile:
         if descriptor < 0:
             return
         os.close(descriptor)
+        self.pages.release()
         # Slices somebody still holds keep the mapping until they are gone: not an error.
         with suppress(BufferError):
             self.data.release()

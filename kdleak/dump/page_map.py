@@ -48,6 +48,9 @@ class PageMap(Protocol):
         Frames and offsets of a run are contiguous.
         """
 
+    def release(self) -> None:
+        """Lets go of the mapped file; nothing can be looked up afterwards."""
+
 
 class EmptyMap:
     """The map of a dump without physical pages: triage, header only."""
@@ -73,6 +76,9 @@ class EmptyMap:
     def runs(self) -> Iterator[tuple[int, int, int]]:
         """Nothing."""
         return iter(())
+
+    def release(self) -> None:
+        """Nothing is held."""
 
 
 class RunMap:
@@ -154,3 +160,6 @@ class RunMap:
             here = min(count, max(self._present - position, 0))
             if here:
                 yield first, here, self._base + position * PAGE_SIZE
+
+    def release(self) -> None:
+        """Nothing of the file is held: the list was copied."""

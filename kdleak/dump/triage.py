@@ -27,6 +27,9 @@ MOST_DRIVERS = 4096
 MOST_BLOCKS = 1 << 16
 _MOST_NAME = 512
 
+# Real ones have some hundred kilobytes.
+_COPIED = 16 << 20
+
 _VALID = b"TRGD"
 _OVERFLOWED = 0x100
 
@@ -215,6 +218,8 @@ def read_triage(data: memoryview, header: DumpHeader, remarks: list[str]) -> Tri
             f"the file ends behind its header ({len(data)} bytes)",
             "copy the dump again and compare the size with the original",
         )
+    if len(data) <= _COPIED:
+        data = memoryview(bytes(data))  # its parts may outlive the open file
     fields = (TRIAGE64 if header.pointer_size == 8 else TRIAGE32).parse(raw)
     for name, value in fields.items():
         if value == FILL32:

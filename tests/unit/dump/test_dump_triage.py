@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import struct
 from pathlib import Path
 
@@ -91,6 +92,15 @@ def test_reads_by_address(small: DumpFile) -> None:
         assert caught.value.address == first
     assert small.page(0) is None
     assert (small.pages.pages, list(small.pages.runs())) == (0, [])
+
+
+def test_contents_outlive_the_open_file(tmp_path: Path) -> None:
+    with open_dump(write(tmp_path / "mini.dmp", 8)) as dump:
+        mapping, contents = dump.data.obj, dump.triage
+    assert isinstance(mapping, mmap.mmap)
+    assert mapping.closed
+    assert contents is not None
+    assert contents.read(HIGH[8], 8) == b"C" * 8
 
 
 def test_32_bit_addresses_in_either_form(tmp_path: Path) -> None:

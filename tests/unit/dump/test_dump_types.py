@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -151,6 +152,21 @@ def test_close_twice_and_with_a_page_still_held(tmp_path: Path) -> None:
     dump.close()
     dump.close()
     assert page == page_of(1)  # what somebody holds stays readable
+
+
+@pytest.mark.parametrize("name", sorted(BUILDERS))
+def test_closed_file_is_mapped_no_more(name: str, tmp_path: Path) -> None:
+    """Windows does not let a mapped file be deleted or replaced."""
+    path = tmp_path / "memory.dmp"
+    path.write_bytes(BUILDERS[name][0]())
+    with open_dump(path) as dump:
+        pages = dump.pages
+        pages.offsets(np.array([1], dtype=np.uint64))
+        mapping = dump.data.obj
+        assert isinstance(mapping, mmap.mmap)
+        assert not mapping.closed
+    assert mapping.closed
+    assert pages.pages == dump.pages.pages == len(BUILDERS[name][2])
 
 
 def test_bits_behind_the_last_frame_mean_nothing(tmp_path: Path) -> None:
