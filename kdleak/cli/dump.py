@@ -17,7 +17,7 @@ from kdleak.report.dump_json import dump_json
 from kdleak.report.dump_text import render_dump
 from kdleak.tags import PoolTag
 
-_SECONDS = 0.3
+_SECONDS = 0.5
 
 
 @click.command("dump")
@@ -43,7 +43,13 @@ _SECONDS = 0.3
     default=_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="For looking at the blocks of each tag; 0 looks at all of them, however long it takes.",
+    help="For looking at the blocks; 0 looks at all of them, however long it takes.",
+)
+@click.option(
+    "--symbols",
+    "fetch_symbols",
+    is_flag=True,
+    help="Fetch symbols that are missing from the symbol servers of the path.",
 )
 @pooltag_option
 @click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
@@ -55,6 +61,7 @@ def command(
     tags: Tuple[str, ...],
     top: int,
     seconds: float,
+    fetch_symbols: bool,
     pooltag: Optional[Path],
     as_json: bool,
     output: Optional[Path],
@@ -72,7 +79,9 @@ def command(
     """
     wanted = [PoolTag.parse(tag) for tag in tags]
     console.refuse_overwrite(output, force=force)
-    with opened_dump(file, console.narrate, symbol_path=symbol_path) as engine:
+    with opened_dump(
+        file, console.narrate, symbol_path=symbol_path, fetch_symbols=fetch_symbols
+    ) as engine:
         found = overview(
             engine,
             tags=wanted,

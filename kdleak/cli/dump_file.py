@@ -18,6 +18,7 @@ def opened_dump(
     narrate: Callable[[str], None],
     *,
     symbol_path: Optional[str] = None,
+    fetch_symbols: bool = False,
 ) -> Iterator[DumpEngine]:
     """A dump, open for the body.
 
@@ -25,13 +26,16 @@ def opened_dump(
         file: the dump.
         narrate: takes sentences for the user.
         symbol_path: ``-y``; None for the environment's.
+        fetch_symbols: ``--symbols``.
 
     Raises:
         UsageError: there is no such file.
         MissingDependency: a package that reading dumps needs is not installed.
         TargetError: it cannot be read.
     """
-    given = TargetOptions(dump=file, symbol_path=symbol_path, engine=DUMP)
+    given = TargetOptions(
+        dump=file, symbol_path=symbol_path, engine=DUMP, fetch_symbols=fetch_symbols
+    )
     engine = cast("DumpEngine", attach(choose_target(given), narrate))
     try:
         yield engine

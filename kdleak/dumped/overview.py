@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Sequence, Tuple
 
 from kdleak.dumped.compare import moment_of
+from kdleak.dumped.glance import DumpOverview, TagDetail
 from kdleak.errors import KdleakError
 from kdleak.found import BlockSearch, SiteSearch
-from kdleak.logged.moment import Moment
-from kdleak.model import Pool, PoolCounters, PoolSnapshot, TagUsage, TargetInfo
+from kdleak.model import PoolSnapshot, TagUsage
 from kdleak.rank import rank_rows
-from kdleak.result import RankBy, RankRow
+from kdleak.result import RankBy
 from kdleak.tags import PoolTag
 
 if TYPE_CHECKING:
@@ -21,76 +21,7 @@ if TYPE_CHECKING:
 DETAILS = 3
 """Tags that are looked at closely unless some are named."""
 
-
-@dataclass(frozen=True)
-class TagDetail:
-    """One tag looked at closely.
-
-    Attributes:
-        usage: what the tag tables say.
-        owner: who pooltag.txt says it is, "" where it does not or there is none.
-        blocks: its blocks; None where they were not searched.
-        sites: the code that asks for it; None where it was not searched.
-        gaps: why something was not searched, one sentence each.
-    """
-
-    usage: TagUsage
-    owner: str = ""
-    blocks: Optional[BlockSearch] = None
-    sites: Optional[SiteSearch] = None
-    gaps: Tuple[str, ...] = ()
-
-    @property
-    def tag(self) -> PoolTag:
-        """The tag."""
-        return self.usage.tag
-
-
-@dataclass(frozen=True)
-class DumpOverview:
-    """A crash dump at a glance.
-
-    Attributes:
-        where: the file, without folders.
-        kind: of dump, for people.
-        size: of the file, bytes.
-        target: what was dumped.
-        moment: when.
-        bug_check: its code, None where the machine did not crash.
-        bug_check_parameters: the four parameters.
-        rows: tags by outstanding bytes, each pool apart.
-        snapshot: the same as the tables have them; None where there are none.
-        no_tables: why there are none.
-        details: the tags looked at closely.
-        remarks: what is missing in the dump or odd about it.
-    """
-
-    where: str
-    kind: str
-    size: int
-    target: TargetInfo
-    moment: Moment
-    bug_check: Optional[int]
-    bug_check_parameters: Tuple[int, ...]
-    rows: Tuple[RankRow, ...]
-    snapshot: Optional[PoolSnapshot]
-    no_tables: str
-    details: Tuple[TagDetail, ...]
-    remarks: Tuple[str, ...]
-
-    def total(self, pool: Pool) -> PoolCounters:
-        """One pool, all tags together."""
-        every = [row.last for row in self.rows if row.pool is pool]
-        return PoolCounters(
-            sum(one.allocs for one in every),
-            sum(one.frees for one in every),
-            sum(one.bytes for one in every),
-        )
-
-    @property
-    def gaps(self) -> Tuple[str, ...]:
-        """What the figures of the tags lack."""
-        return self.snapshot.gaps if self.snapshot is not None else (self.no_tables,)
+_TOO_LITTLE = "this kind of dump holds too little memory to look for blocks and code"
 
 
 def overview(
@@ -109,9 +40,15 @@ def overview(
         tags: to look at closely; without any, those that hold most.
         details: how many of those.
         owner: what pooltag.txt says about a tag, "" for nothing.
-        seconds: for looking at blocks; what was not looked through by then is a gap. None: all.
+        seconds: for looking at blocks, all tags together; what was not looked through by then is
+            a gap. None: as long as it takes.
         clock: seconds, monotonic.
     """
+    from kdleak.engine.dump_description import (  # noqa: PLC0415 - needs construct
+        describe_crash,
+        describe_times,
+    )
+
     header = engine.dump.header
     snapshot: Optional[PoolSnapshot] = None
     no_tables = ""
@@ -121,10 +58,7 @@ def overview(
         no_tables = str(error)
     usages = {usage.tag: usage for usage in snapshot.rows} if snapshot is not None else {}
     chosen = list(tags) or sorted(usages, key=lambda tag: (-usages[tag].bytes, tag))[:details]
-    closely = tuple(
-        _detail(engine, usages.get(tag, TagUsage(tag)), owner(tag), seconds, clock)
-        for tag in chosen
-    )
+    closely = [usages.get(tag, TagUsage(tag)) for tag in dict.fromkeys(chosen)]
     crashed = bool(header.bug_check_code)
     return DumpOverview(
         where=engine.where,
@@ -137,29 +71,72 @@ def overview(
         rows=rank_rows([snapshot], RankBy.USED) if snapshot is not None else (),
         snapshot=snapshot,
         no_tables=no_tables,
-        details=closely,
-        remarks=tuple(dict.fromkeys(engine.remarks)),
+        details=_closely(engine, closely, owner, seconds, clock),
+        remarks=tuple(
+            remark
+            for remark in dict.fromkeys(engine.remarks)
+            # Their parts are fields of their own.
+            if remark not in (describe_crash(header), describe_times(header))
+        ),
     )
 
 
-def _detail(
+def _closely(
     engine: DumpEngine,
-    usage: TagUsage,
-    owner: str,
+    usages: Sequence[TagUsage],
+    owner: Callable[[PoolTag], str],
     seconds: Optional[float],
     clock: Callable[[], float],
-) -> TagDetail:
-    from kdleak.nt.block_search import search_blocks  # noqa: PLC0415 - numpy
-    from kdleak.nt.tag_sites import search_sites  # noqa: PLC0415 - capstone
+) -> Tuple[TagDetail, ...]:
+    if engine.memory is None or not usages:
+        return tuple(TagDetail(one, owner(one.tag), gaps=(_TOO_LITTLE,)) for one in usages)
+    sites, no_sites = _sites(engine, [one.tag for one in usages])
+    details: List[TagDetail] = []
+    importlib.import_module("kdleak.nt.block_search")  # numpy takes its time, which is not theirs
+    began = clock()
+    for done, usage in enumerate(usages, start=1):
+        # Every tag gets its share, and what the ones before it left over.
+        until = None if seconds is None else began + seconds * done / len(usages)
+        blocks, no_blocks = _blocks(engine, usage, until, clock)
+        gaps = tuple(gap for gap in (no_blocks, no_sites) if gap)
+        details.append(TagDetail(usage, owner(usage.tag), blocks, sites.get(usage.tag), gaps))
+    return tuple(details)
 
-    gaps: List[str] = []
-    blocks: Optional[BlockSearch] = None
-    sites: Optional[SiteSearch] = None
-    if engine.memory is None:
-        gaps.append("this kind of dump holds too little memory to look for blocks and code")
-        return TagDetail(usage, owner, gaps=tuple(gaps))
+
+def _sites(engine: DumpEngine, tags: Sequence[PoolTag]) -> Tuple[Dict[PoolTag, SiteSearch], str]:
+    """The code that asks for each tag, and why it was not searched."""
+    from kdleak.nt.tag_sites import search_sites_of  # noqa: PLC0415 - capstone
+
+    if not tags:
+        return {}, ""
     try:
-        blocks = search_blocks(
+        found = search_sites_of(
+            tags,
+            memory=engine.memory or engine,
+            modules=engine.modules(),
+            symbol=engine.symbol,
+            nearest=engine.nearest,
+            pointer_size=engine.target.pointer_size,
+            architecture=engine.target.architecture,
+        )
+    except KdleakError as error:
+        return {}, f"the code that asks for it was not searched: {error}"
+    return {one.tag: one for one in found}, ""
+
+
+def _blocks(
+    engine: DumpEngine,
+    usage: TagUsage,
+    deadline: Optional[float],
+    clock: Callable[[], float],
+) -> Tuple[Optional[BlockSearch], str]:
+    """The blocks of a tag, and why they were not searched."""
+    from kdleak.nt.block_search import search_blocks  # noqa: PLC0415 - numpy
+
+    if engine.memory is None:
+        return None, _TOO_LITTLE
+    try:
+        found = search_blocks(
             usage.tag,
             memory=engine.memory,
             modules=engine.modules(),
@@ -169,20 +146,9 @@ def _detail(
             pointer_size=engine.target.pointer_size,
             limit=1,
             counters=usage,
-            deadline=None if seconds is None else clock() + seconds,
+            deadline=deadline,
+            clock=clock,
         )
     except KdleakError as error:
-        gaps.append(f"its blocks were not searched: {error}")
-    try:
-        sites = search_sites(
-            usage.tag,
-            memory=engine,
-            modules=engine.modules(),
-            symbol=engine.symbol,
-            nearest=engine.nearest,
-            pointer_size=engine.target.pointer_size,
-            architecture=engine.target.architecture,
-        )
-    except KdleakError as error:
-        gaps.append(f"the code that asks for it was not searched: {error}")
-    return TagDetail(usage, owner, blocks, sites, tuple(gaps))
+        return None, f"its blocks were not searched: {error}"
+    return found, ""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import List, Sequence
 
-from kdleak.dumped.overview import DumpOverview, TagDetail
+from kdleak.dumped.glance import DumpOverview, TagDetail
 from kdleak.errors import format_address
 from kdleak.found import BlockSearch, PoolBlock, SiteKind, SiteSearch, SizeClass
-from kdleak.model import Pool, PoolCounters
+from kdleak.model import Pool, PoolCounters, TagUsage
 from kdleak.report.diff_text import span, wall_clock
 from kdleak.report.page import Page, number
 from kdleak.report.palette import PLAIN, Palette
@@ -15,6 +15,7 @@ from kdleak.report.rank_text import average, rows_table
 
 _SIZES_SHOWN = 4
 _SITES_SHOWN = 4
+_GAPS_SHOWN = 3
 
 
 def render_dump(
@@ -29,7 +30,7 @@ def render_dump(
         top: rows of the table.
     """
     page = Page(width, style)
-    page.line(f"{overview.where}: {overview.kind}, {number(overview.size)} bytes", "heading")
+    page.line(f"{overview.where}: {number(overview.size)} bytes", "heading")
     page.paragraph(overview.target.description, indent=2, hanging=2)
     for sentence in _moment(overview):
         page.paragraph(sentence, indent=2, hanging=2)
@@ -86,19 +87,21 @@ def _detail(page: Page, overview: DumpOverview, detail: TagDetail) -> None:
     parts = []
     for pool in Pool:
         counters = detail.usage.of(pool)
-        if counters != PoolCounters():
+        if counters.outstanding or counters.bytes:
             whole = overview.total(pool).bytes
             share = f", {counters.bytes / whole:.1%} of the pool" if whole > 0 else ""
             parts.append(f"{_total(pool, counters)} ({average(counters)} bytes each{share})")
-    page.paragraph("; ".join(parts) + "." if parts else "The tag tables do not name it.")
+    nothing = "It holds nothing."
+    if detail.usage == TagUsage(detail.tag):
+        nothing = "The tag tables do not name it."
+    page.paragraph("; ".join(parts) + "." if parts else nothing)
     if detail.owner:
         page.paragraph(f"pooltag.txt: {detail.owner}", hanging=2)
     if detail.blocks is not None:
         _blocks(page, detail.blocks)
     if detail.sites is not None:
         _sites(page, detail.sites)
-    for gap in detail.gaps:
-        page.paragraph(f"missing: {gap.rstrip('.')}.", hanging=2, role="warn")
+    _gaps(page, detail.gaps)
 
 
 def _blocks(page: Page, search: BlockSearch) -> None:
@@ -108,15 +111,24 @@ def _blocks(page: Page, search: BlockSearch) -> None:
         count, held = search.allocated
         sizes = ", ".join(_size(one) for one in _commonest(search.sizes))
         more = len(search.sizes) - _SIZES_SHOWN
+        all_of_them = ", all that the tables count" if search.complete else ""
         page.paragraph(
             f"Blocks seen: {number(search.seen)}, of them {number(count)} surely in use "
-            f"({number(held)} bytes). Sizes: {sizes}{f', {more} more' if more > 0 else ''}.",
+            f"({number(held)} bytes{all_of_them}). Sizes: {sizes}"
+            f"{f', {more} more' if more > 0 else ''}.",
             hanging=2,
         )
         for block in search.blocks[:1]:
             page.paragraph(f"One of them: {_block(block)}", hanging=2)
-    for gap in search.gaps:
+    if not search.complete:  # else what could not be seen is no block of this tag
+        _gaps(page, search.gaps)
+
+
+def _gaps(page: Page, gaps: Sequence[str]) -> None:
+    for gap in gaps[:_GAPS_SHOWN]:
         page.paragraph(f"missing: {gap.rstrip('.')}.", hanging=2, role="warn")
+    if len(gaps) > _GAPS_SHOWN:
+        page.paragraph(f"missing: {len(gaps) - _GAPS_SHOWN} more (--json names them).", role="warn")
 
 
 def _commonest(sizes: Sequence[SizeClass]) -> List[SizeClass]:
@@ -155,5 +167,4 @@ def _sites(page: Page, search: SiteSearch) -> None:
         )
     else:
         page.paragraph(f"No code asks for it in the {search.modules} images looked through.")
-    for gap in search.gaps:
-        page.paragraph(f"missing: {gap.rstrip('.')}.", hanging=2, role="warn")
+    _gaps(page, search.gaps)

@@ -19,6 +19,7 @@ from kdleak.report.json_values import (
     name_of,
     or_absent,
     tag_of,
+    target_of,
     with_absent,
 )
 
@@ -44,15 +45,7 @@ def find_json(
     """
     everything = Absent("not limited")
     document = head("kdleak.find") | with_absent(
-        target={
-            "architecture": target.architecture.value,
-            "pointer_size": target.pointer_size,
-            "build": target.build,
-            "live": target.live,
-            "processors": target.processors,
-            "kernel_base": hexadecimal(target.kernel_base),
-            "description": target.description,
-        },
+        target=target_of(target),
         engine=engine,
         where=where,
         tag=tag_of(search.tag),

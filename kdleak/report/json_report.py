@@ -20,7 +20,6 @@ from kdleak.model import (
     Stack,
     Stop,
     TagUsage,
-    TargetInfo,
 )
 from kdleak.report.json_values import (
     Absent,
@@ -36,6 +35,7 @@ from kdleak.report.json_values import (
     seconds_of,
     stack_of,
     tag_of,
+    target_of,
     with_absent,
 )
 from kdleak.result import (
@@ -81,7 +81,7 @@ def hunt_document(result: HuntResult) -> Document:
     return {
         **head("kdleak.hunt"),
         **with_absent(
-            target=_target(result.target),
+            target=target_of(result.target),
             engine=result.engine,
             where=result.where,
             started_at=_time(result.started_at),
@@ -134,18 +134,6 @@ def _time(value: float) -> str:
     # Rounded first, so that 59.9996 s does not become 59.1000.
     whole, milliseconds = divmod(round(value * 1000), 1000)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{milliseconds:03}Z"
-
-
-def _target(target: TargetInfo) -> Document:
-    return {
-        "architecture": target.architecture.value,
-        "pointer_size": target.pointer_size,
-        "build": target.build,
-        "live": target.live,
-        "processors": target.processors,
-        "kernel_base": hexadecimal(target.kernel_base),
-        "description": target.description,
-    }
 
 
 def _stack_use(use: StackUse) -> Document:
@@ -292,7 +280,7 @@ def _rank(result: RankResult) -> Document:
     )
     rows = [rank_row(row, outstanding_only=result.outstanding_only) for row in result.rows]
     return with_absent(
-        target=_target(result.target),
+        target=target_of(result.target),
         engine=result.engine,
         where=result.where,
         by=name_of(result.by),

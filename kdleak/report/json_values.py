@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, Dict
 
 from kdleak import __version__
-from kdleak.model import Frame, PoolCounters, Stack
+from kdleak.model import Frame, PoolCounters, Stack, TargetInfo
 from kdleak.result import RankRow
 from kdleak.tags import PoolTag
 
@@ -76,6 +76,19 @@ def seconds_of(value: float) -> float:
 def tag_of(tag: PoolTag) -> Document:
     """A pool tag."""
     return {"text": tag.text, "value": hexadecimal(tag.value)}
+
+
+def target_of(target: TargetInfo) -> Document:
+    """What was under the debugger."""
+    return {
+        "architecture": target.architecture.value,
+        "pointer_size": target.pointer_size,
+        "build": target.build,
+        "live": target.live,
+        "processors": target.processors,
+        "kernel_base": hexadecimal(target.kernel_base),
+        "description": target.description,
+    }
 
 
 def frame_of(frame: Frame) -> Document:

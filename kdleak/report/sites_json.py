@@ -17,6 +17,7 @@ from kdleak.report.json_values import (
     name_of,
     or_absent,
     tag_of,
+    target_of,
     with_absent,
 )
 from kdleak.report.sites_subject import SitesSubject
@@ -31,15 +32,7 @@ def sites_json(search: SiteSearch, subject: SitesSubject) -> str:
     """
     target = subject.target
     document = head("kdleak.sites") | with_absent(
-        target={
-            "architecture": target.architecture.value,
-            "pointer_size": target.pointer_size,
-            "build": target.build,
-            "live": target.live,
-            "processors": target.processors,
-            "kernel_base": hexadecimal(target.kernel_base),
-            "description": target.description,
-        },
+        target=target_of(target),
         engine=subject.engine,
         where=subject.where,
         tag=tag_of(search.tag),
