@@ -161,7 +161,7 @@ def _chosen(loaded: Sequence[Module], names: Sequence[str]) -> Tuple[Module, ...
 
 
 def _megabytes(size: int) -> str:
-    return f"{size / (1 << 20):.1f} MB"
+    return f"{size / (1 << 20):.1f} MB" if size >= 1 << 20 else f"{max(1, size >> 10)} KB"
 
 
 class _Progress:

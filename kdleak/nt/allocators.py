@@ -82,6 +82,9 @@ _BY_NAME = {
     )
 }
 
+ROUTINE_NAMES = tuple(_BY_NAME)
+"""All of them."""
+
 INTERNAL = (
     "ExAllocateHeapPool",
     "ExpAllocatePoolWithTagFromNode",

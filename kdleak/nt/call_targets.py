@@ -9,11 +9,19 @@ from dataclasses import dataclass
 
 from kdleak.errors import MemoryUnreadable, SymbolNotFound
 from kdleak.model import Architecture, Module, Symbolized
-from kdleak.nt.allocators import INTERNAL, Routine, like_allocator, routine_named
+from kdleak.nt.allocators import (
+    INTERNAL,
+    PROVIDERS,
+    ROUTINE_NAMES,
+    Routine,
+    like_allocator,
+    routine_named,
+)
 from kdleak.nt.image_bytes import ImageCode
 from kdleak.nt.imports import read_imports
 from kdleak.nt.memory import MemoryReader, read_pointer
 from kdleak.nt.modules import windbg_name
+from kdleak.nt.names import undecorated
 from kdleak.nt.pe import Image, read_exports, read_image
 
 _MAXIMUM_THUNKS = 4
@@ -36,6 +44,11 @@ class Called:
     def like_allocator(self) -> bool:
         """It is no routine known to take a tag, but its name reads like an allocator's."""
         return self.routine is None and like_allocator(self.name.rpartition("!")[2])
+
+
+def called(module: str, name: str, pointer_size: int) -> Called:
+    """What is called, by an exported or imported name."""
+    return Called(f"{module}!{undecorated(name, pointer_size)}", routine_named(name))
 
 
 class Exporters:
@@ -79,7 +92,7 @@ class Exporters:
         name = self._names_of(module).get(address - module.base) if module is not None else None
         if module is None or name is None:
             return None
-        return Called(f"{module.name}!{name}", routine_named(name))
+        return called(module.name, name, self.pointer_size)
 
     def named(self, address: int) -> Called | None:
         """The routine that begins exactly at an address, by exports or symbols."""
@@ -88,7 +101,7 @@ class Exporters:
             if found is None:
                 symbol = self._nearest(address)
                 if symbol.name and not symbol.offset:
-                    found = Called(f"{symbol.module}!{symbol.name}", routine_named(symbol.name))
+                    found = called(symbol.module, symbol.name, self.pointer_size)
             self._named[address] = found
         return self._named[address]
 
@@ -101,15 +114,18 @@ class Exporters:
                 # Of several names for one address the one that takes a tag is of interest.
                 if rva not in names or routine_named(name) is not None:
                     names[rva] = name
-            if module.name == "nt":
-                self._add_internal(module, names)
+            self._add_symbols(module, names)
             self._exports[module.base] = names
         return names
 
-    def _add_internal(self, module: Module, names: dict[int, str]) -> None:
-        for name in INTERNAL:
+    def _add_symbols(self, module: Module, names: dict[int, str]) -> None:
+        """Routines that symbols alone know: those that are not exported, or all of them."""
+        lower = module.name.lower()
+        if lower not in PROVIDERS:
+            return
+        for name in ROUTINE_NAMES if not names else INTERNAL if lower == "nt" else ():
             try:
-                address = self._symbol(f"nt!{name}")
+                address = self._symbol(f"{module.name}!{name}")
             except SymbolNotFound:
                 continue
             names.setdefault(address - module.base, name)
@@ -159,7 +175,7 @@ class CallTargets:
             library, name = entry
             stem = windbg_name(library)
             shown = "nt" if stem.lower() in _KERNEL_FILES else stem
-            return Called(f"{shown}!{name}", routine_named(name))
+            return called(shown, name, self._exporters.pointer_size)
         try:
             value = read_pointer(self._exporters.memory, address, self._exporters.pointer_size)
         except MemoryUnreadable:

@@ -107,6 +107,9 @@ class Arm64Decoder:
             return (Effect(Op.SET, to, value=Constant(adrp_page(address, word))),)
         if word & 0x7FE0FFE0 == 0x2A0003E0:  # mov (register)
             return (Effect(Op.COPY, to, f"x{word >> 16 & 31}"),)
+        if word & 0x7FE00C00 == 0x1A800000:  # csel
+            other = f"x{word >> 16 & 31}"
+            return (Effect(Op.COPY, to, source), Effect(Op.MERGE, to, other))
         if word & 0xBF000000 == 0x18000000:  # ldr from the literal pool
             return (self._literal(address, word, to),)
         late = _late(word)

@@ -17,6 +17,7 @@ from kdleak.nt.code_step import CodePointer, Effect, Flow, Place, State, Step, T
 
 _MAXIMUM_STEPS = 6000  # different instructions of one walk
 _MAXIMUM_VISITS = 4  # of one instruction, with more known each time
+_VISITS = 4  # of instructions that were decoded before, for the price of decoding one
 
 
 class Decoder(Protocol):
@@ -71,13 +72,16 @@ class CodeWalk:
     Attributes:
         steps: every instruction reached so far, by address.
         uses: what was found.
+        calls: address of every call (and jump that stands for one) of a routine that takes a tag.
         budget: instructions that may still be decoded.
     """
 
     def __init__(self, decoder: Decoder, targets: CallTargets, budget: int) -> None:
         self.steps: dict[int, Step] = {}
         self.uses: set[TagUse] = set()
+        self.calls: dict[int, Called] = {}
         self.budget = budget
+        self._visits = 0
         self._decoder = decoder
         self._targets = targets
         self._refine = getattr(decoder, "refine", None)
@@ -101,7 +105,7 @@ class CodeWalk:
         states: dict[int, State] = {start: State()}
         visits: dict[int, int] = {}
         queue = [start]
-        while queue:
+        while queue and self.budget > 0:
             address = queue.pop()
             if visits.get(address, 0) >= _MAXIMUM_VISITS or len(visits) >= _MAXIMUM_STEPS:
                 continue
@@ -109,6 +113,8 @@ class CodeWalk:
             if step is None:
                 continue
             visits[address] = visits.get(address, 0) + 1
+            self._visits += 1
+            self.budget -= self._visits % _VISITS == 0
             state = states[address].copy()
             for following in self._follow(step, state):
                 known = states.get(following)
@@ -147,13 +153,12 @@ class CodeWalk:
     # ---- calls ----
 
     def _call(self, step: Step, state: State, *, tail: bool) -> None:
-        if not any(isinstance(v, TagValue) for values in state.values.values() for v in values):
-            return
         found = False
         for pointer in self._pointers(step, state, tail=tail):
             routine = pointer.called.routine
             if routine is None:
                 continue
+            self.calls[step.address] = pointer.called
             place = self._decoder.argument(routine, tail=tail)
             for value in state.at(place):
                 if isinstance(value, TagValue):

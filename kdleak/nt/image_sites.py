@@ -23,7 +23,8 @@ from kdleak.nt.tag_hits import (
 )
 from kdleak.tags import PoolTag
 
-_BUDGET_OF_IMAGE = 150_000  # instructions decoded for one tag: about eight seconds at worst
+_BUDGET_OF_IMAGE = 100_000  # instructions decoded for one tag: a few seconds at worst
+_BY_ITSELF = 16  # what finding the start of one instruction costs
 _NEAR = 96  # bytes after an immediate in which a call is near
 _MACHINES = {
     MACHINE_X86: Architecture.X86,
@@ -42,7 +43,8 @@ class TagFinds:
         budget: instructions that may still be decoded for it.
         calls, near, occurrences: the places, by how sure they are.
         left_out: occurrences beyond the limit.
-        cut_short: what was not looked at to the end, one sentence each.
+        crowded: modules with more finds than were looked at.
+        cut_short: modules whose code was not followed to the end.
     """
 
     tag: PoolTag
@@ -52,6 +54,7 @@ class TagFinds:
     near: list[TagSite] = field(default_factory=list)
     occurrences: list[TagSite] = field(default_factory=list)
     left_out: int = 0
+    crowded: list[str] = field(default_factory=list)
     cut_short: list[str] = field(default_factory=list)
 
     def keep(self, site: TagSite) -> None:
@@ -119,9 +122,7 @@ class ImageSearch:
                 : MAXIMUM_HITS + 1
             ]
             if len(hits) >= MAXIMUM_HITS:
-                found.cut_short.append(
-                    f"{self._module.name}: only the first {MAXIMUM_HITS:,} finds were looked at"
-                )
+                found.crowded.append(self._module.name)
             if hits:
                 _CodeSearch(self, found, code).look(hits[:MAXIMUM_HITS])
         for section in wanted_sections(self._image, code=False) if data_sections else ():
@@ -236,10 +237,7 @@ class _CodeSearch:
             where[hit] = instruction
         self._found.budget -= self._budget - walk.budget
         if walk.budget <= 0:
-            self._found.cut_short.append(
-                f"{self._image.module_name}: the code was not followed to the end, so calls may "
-                "be shown as occurrences"
-            )
+            self._found.cut_short.append(self._image.module_name)
             walk.budget = 16 * len(hits)  # enough to look whether a call is near
         self._sort(where)
 
@@ -261,6 +259,7 @@ class _CodeSearch:
     def _by_itself(self, hit: int) -> tuple[int, int]:
         """(instruction of a hit, start of straight code before it); zeros for no code."""
         find = preceding_arm64 if self._arm else instruction_at
+        self._walk.budget -= _BY_ITSELF
         return find(self._walk, self._code, hit)
 
     def _sort(self, where: dict[int, int]) -> None:
@@ -297,10 +296,10 @@ class _CodeSearch:
             following = self._walk.step(at)
             if following is None or following.flow is Flow.STOP:
                 break
-            called = None
-            if following.target and following.flow is not Flow.BRANCH:
+            called = self._walk.calls.get(at)
+            if called is None and following.target and following.flow is not Flow.BRANCH:
                 called = self._targets.direct(following.target)
-            elif following.slot > 0:
+            elif called is None and following.slot > 0:
                 called = self._targets.slot(following.slot)
             if called is not None and called.routine is not None:
                 return TagSite(

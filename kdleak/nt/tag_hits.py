@@ -174,7 +174,7 @@ def instruction_at(walker: Stepper, code: ImageCode, hit: int) -> tuple[int, int
             if step is None:
                 break
             if at + step.size >= hit + 4 and step.loads and hit - at <= _MOST_IN_FRONT:
-                votes[at] += 1
+                votes[at] += 2 if start < at else 1
                 starts.setdefault(at, straight)
                 break
             at += step.size
@@ -182,7 +182,8 @@ def instruction_at(walker: Stepper, code: ImageCode, hit: int) -> tuple[int, int
                 straight = at
     if not votes:
         return 0, 0
-    best = max(votes, key=lambda address: (votes[address], address))
+    # Of equals the longer one: a start behind the prefix of an instruction loses.
+    best = max(votes, key=lambda address: (votes[address], -address))
     return best, starts[best]
 
 

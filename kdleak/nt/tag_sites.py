@@ -18,12 +18,13 @@ from kdleak.nt.image_bytes import wanted_sections
 from kdleak.nt.image_sites import ImageSearch, TagFinds
 from kdleak.nt.memory import MemoryReader
 from kdleak.nt.pe import read_image
+from kdleak.nt.tag_hits import MAXIMUM_HITS
 from kdleak.tags import PoolTag
 
 DEFAULT_LIMIT = 40
 """Weak occurrences listed one by one."""
 
-_BUDGET = 600_000  # instructions decoded for one tag: about half a minute at worst
+_BUDGET = 300_000  # instructions decoded for one tag: some ten seconds at worst
 _NAMED_GAPS = 40
 _NAMED_MODULES = 12
 
@@ -145,7 +146,7 @@ def search_sites_of(
             found.tag,
             _ordered(found),
             looked_through,
-            (*told, *found.cut_short),
+            (*told, *_limits(found)),
             found.left_out,
         )
         for found in finds
@@ -171,9 +172,27 @@ def _short(gaps: list[str]) -> list[str]:
 def _headers(unreadable: list[str]) -> list[str]:
     if not unreadable:
         return []
-    shown = ", ".join(unreadable[:_NAMED_MODULES])
-    more = len(unreadable) - _NAMED_MODULES
     return [
-        f"the headers of {shown}{f' and {more} more' if more > 0 else ''} cannot be read, so they "
-        "were not looked through (win32k and other session drivers are mapped in sessions only)"
+        f"the headers of {_listed(unreadable)} cannot be read, so they were not looked through "
+        "(win32k and other session drivers are mapped in sessions only)"
     ]
+
+
+def _limits(found: TagFinds) -> list[str]:
+    sentences = []
+    if found.crowded:
+        sentences.append(
+            f"only the first {MAXIMUM_HITS:,} places with the bytes of the tag were looked at in "
+            f"the code of {_listed(found.crowded)}"
+        )
+    if found.cut_short:
+        sentences.append(
+            f"the code of {_listed(found.cut_short)} was not followed to the end, so calls there "
+            "may be told as weaker places"
+        )
+    return sentences
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _NAMED_MODULES
+    return ", ".join(names[:_NAMED_MODULES]) + (f" and {more} more" if more > 0 else "")
