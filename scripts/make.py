@@ -21,7 +21,7 @@ TASKS = {
     "test39": "run the tests of the standard-library-only core on Python 3.9",
     "lint": "ruff, mypy --strict and the import rules",
     "bench": "KD requests per hit of every engine and channel, and how fast text is read",
-    "fuzz": "mutated debugger logs through every parser, for 60 seconds",
+    "fuzz": "mutated debugger logs and crash dumps through every reader",
     "rig": "build the rig: Microsoft's engine, pykd, pybag and Windows Python under Wine",
     "rig-test": "run the tests that need the rig",
     "images": "build the practice kernel's images again (needs clang-19 and lld-19)",
@@ -226,9 +226,12 @@ def task_bench():
 
 
 def task_fuzz():
-    """Mutated debugger logs through every parser."""
+    """Mutated debugger logs through every parser, mutated crash dumps through every reader."""
+    python = main_environment(dev=True)
     arguments = extra_arguments() or ["--seconds", "60"]
-    run([main_environment(dev=True), "-m", "tests.fuzz.mutate", *arguments])
+    run([python, "-m", "tests.fuzz.mutate", *arguments])
+    if not extra_arguments():
+        run([python, "-m", "tests.fuzz.fuzz_dumps", "--count", "10000"])
 
 
 def task_images():

@@ -84,9 +84,7 @@ def test_named_in_the_wrong_order():
 
 
 def test_no_time_in_the_headers_keeps_the_order_given():
-    found = compare_dumps(
-        [dump("x.dmp", 3, 100, clock=None), dump("y.dmp", 3.5, 200, clock=None)]
-    )
+    found = compare_dumps([dump("x.dmp", 3, 100, clock=None), dump("y.dmp", 3.5, 200, clock=None)])
     assert [one.name for one in found.dumps] == ["x.dmp", "y.dmp"]
     assert found.rank.seconds == 1800
 
