@@ -290,7 +290,7 @@ class DumpEngine(NoLiveTarget):
         self._require_pool("reading the pool tag tables")
         if self._tables is None:
             self._tables = self._new_tables()
-        if tag is not None and self._whole is None:
+        if tag is not None:
             try:
                 return self._at_uptime(self._tables.usage(tag))
             except MemoryUnreadable:

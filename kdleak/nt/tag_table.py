@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Iterator, List, Optional, Sequence, Set, Tuple
 
 from kdleak.errors import MemoryUnreadable
@@ -77,7 +78,8 @@ class TagTable:
 
     def keys(self) -> List[int]:
         """The tags of all rows."""
-        return [self.key(row) for row in range(self.rows)]
+        words = struct.unpack(f"<{len(self._data) // 4}I", self._data)
+        return [word & ~PROTECTED_POOL for word in words[:: self._layout.row_size // 4]]
 
     def counters(self, row: int) -> Tuple[int, ...]:
         """The six unsigned counters of a row; see ``TrackerLayout.counters``."""
@@ -118,9 +120,8 @@ class TagTable:
                 holes.append((offset, offset + length))
         for low, high in holes:
             self.missing.update(range(low // size, -(-high // size)))
-        for row in self.missing:
-            if first <= row <= last:
-                self._data[row * size : (row + 1) * size] = bytes(size)
+        for row in self.missing.intersection(range(first, last + 1)):
+            self._data[row * size : (row + 1) * size] = bytes(size)
 
 
 def spans(

@@ -204,7 +204,7 @@ class TagTableSearch:
         return found
 
     def _begins(self, array: TableArray) -> bool:
-        """Whether a list begins where it was found, as far as its length and what is before tell."""
+        """Whether a list begins where it was found: its length tells, and what is before it."""
         if len(array.tables) == self._processors:
             return True
         before = self._data.pointer_at(array.address - self._width)

@@ -189,7 +189,7 @@ class BuiltKernel:
 
     def _noise(self) -> None:
         """Other variables: numbers, pointers to nowhere, to zeros and to something else."""
-        for index in range(0x200):
+        for index in range(0x60):
             at = self.base + self.DATA + 0x4000 + index * self.windows.width
             value = self.rng.choice(
                 (0x800, 0x1000, 5, 0, self._next + 0x100_0000 * index, self.base)
