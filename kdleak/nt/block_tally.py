@@ -38,7 +38,8 @@ _STATES = {
     Seen.UNKNOWN: BlockState.UNKNOWN,
 }
 _TOLD_FIRST = (Seen.ALLOCATED, Seen.LOOKS_IN_USE, Seen.UNKNOWN, Seen.FREE)
-_MOST_SIZES = 1 << 20
+MOST_SIZES = 1 << 16
+"""Sizes counted apart, in each pool and state: more than any real tag has."""
 _SMALL = 0x2000  # bytes: sizes below are counted in a table
 _POOLS = 3
 
@@ -106,6 +107,9 @@ class BlockTally:
     Args:
         limit: most blocks to tell about one by one.
         size: tell only about blocks of that size; None: of any. All are counted.
+
+    Attributes:
+        too_many_sizes: there were more than ``MOST_SIZES``; the others are counted as of size 0.
     """
 
     def __init__(self, limit: int, size: Optional[int] = None) -> None:
@@ -114,6 +118,7 @@ class BlockTally:
         self._counts: Dict[Tuple[int, Seen], Dict[int, int]] = {}
         self._kept: Dict[Seen, List[FoundBlock]] = {seen: [] for seen in Seen}
         self._confirmed: List[int] = []
+        self.too_many_sizes = False
 
     def add(self, blocks: Blocks) -> None:
         """Count blocks, which must come in order of address from each source."""
@@ -134,8 +139,10 @@ class BlockTally:
         else:
             different, numbers = np.unique(sizes, return_counts=True)
         for size, number in zip(different.tolist(), numbers.tolist()):
-            if size in counts or len(counts) < _MOST_SIZES:
-                counts[size] = counts.get(size, 0) + number
+            if size not in counts and len(counts) >= MOST_SIZES:
+                self.too_many_sizes = True
+                size = 0  # noqa: PLW2901 - a size that is not known
+            counts[size] = counts.get(size, 0) + number
 
     def _keep(self, seen: Seen, blocks: Blocks) -> None:
         kept = self._kept[seen]

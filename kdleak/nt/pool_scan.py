@@ -47,6 +47,8 @@ _FIRST_COPIED_HEADER_BUILD = FIRST_SEGMENT_HEAP_BUILD
 _FIRST_BUILD_WITHOUT_CHAINS = 18362
 """1903: a page that is a chain of headers can only be a copy of an older kernel's."""
 _KEPT_GAPS = 8
+_LARGEST_IMAGE = 1 << 29
+"""Bytes; what claims to be larger is a damaged list of modules, and must not hide the pool."""
 
 _SEEN_IN_HEAP = np.array([Seen.ALLOCATED, Seen.FREE, Seen.UNKNOWN], dtype=np.int8)
 
@@ -74,7 +76,11 @@ class PoolScan:
         self._pointer_size = pointer_size
         self._unit = pool_header_size(pointer_size)
         self._pool = pool
-        self._skip: List[Tuple[int, int]] = [(m.base, m.base + m.size) for m in modules if m.size]
+        self._skip: List[Tuple[int, int]] = [
+            (module.base, module.base + module.size)
+            for module in modules
+            if 0 < module.size <= _LARGEST_IMAGE
+        ]
         empty = np.zeros(0, dtype=np.uint64)
         self._big_starts: Addresses = empty
         self._big_ends: Addresses = empty
@@ -84,7 +90,7 @@ class PoolScan:
         self._searched: List[str] = []
         self._gaps: List[str] = []
         self._pages = 0
-        self._heap_blocks = 0
+        self._confirmed = 0
 
     # -- the passes
 
@@ -214,10 +220,6 @@ class PoolScan:
             self._gaps.append(
                 f"{scan.absent_tables:,} page tables are not in the dump: what they map is unknown"
             )
-        if self._heap_blocks:
-            self._gaps.append(
-                "freed blocks that a lookaside list of the segment heap keeps look as if in use"
-            )
 
     def _search_batch(self, batch: PageBatch) -> None:
         hits = find_headers(batch.addresses, batch.data, self._value, self._pointer_size)
@@ -246,7 +248,7 @@ class PoolScan:
         known = states != NOT_A_CHUNK
         if known.any():
             seen = _SEEN_IN_HEAP[states[known]]
-            self._heap_blocks += int(np.count_nonzero(known))
+            self._confirmed += int(np.count_nonzero(known))
             self._add_small(hits.only(known), seen, BlockSource.SEGMENT_HEAP, bodies[known])
         return hits.only(~known)
 
@@ -257,6 +259,7 @@ class PoolScan:
         chosen = chained & starts[hits.rows, hits.offsets // self._unit]
         if chosen.any():
             blocks = hits.only(chosen)
+            self._confirmed += len(blocks)
             seen = np.where(
                 looks_in_use(blocks.types, self._build), np.int8(Seen.ALLOCATED), Seen.UNKNOWN
             ).astype(np.int8)
@@ -323,6 +326,10 @@ class PoolScan:
         complete = self._compare(counters) if counters is not None else False
         if counters is None:
             self._gaps.append("what the tag tables count is not known: nothing to compare with")
+        if self._confirmed and not complete:
+            self._gaps.append("freed blocks that a lookaside list keeps look as if in use")
+        if self._tally.too_many_sizes:
+            self._gaps.append("there are too many sizes: the rest is counted as of size 0")
         blocks = tuple(self._described(nearest))
         return BlockSearch(
             tag=self._tag,

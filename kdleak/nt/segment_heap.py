@@ -38,6 +38,8 @@ from kdleak.nt.subsegments import (
 
 MAXIMUM_SEGMENTS = 1 << 16
 """Most segments of one context that are followed."""
+MAXIMUM_SUBSEGMENTS = 1 << 20
+"""Most subsegments that are remembered."""
 _HEAPS_OF_A_NODE = 4
 _SPECIAL_HEAPS = 4
 _UNIT_SHIFTS = range(12, 25)
@@ -101,7 +103,11 @@ class SegmentHeaps:
             for context in range(2):
                 at = heap + self._layout.contexts + context * self._layout.context_size
                 for place in self._subsegments(at):
+                    if len(found) >= MAXIMUM_SUBSEGMENTS:
+                        break
                     found.setdefault(place.address, place)
+        if len(found) >= MAXIMUM_SUBSEGMENTS:
+            self.gaps.append("the pool has too many subsegments: the rest was left out")
         self.places = tuple(found[address] for address in sorted(found))
         self._starts = [place.address for place in self.places]
         self._start_array = np.array(self._starts, dtype=np.uint64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import List, Optional, Sequence
 
 from kdleak.errors import format_address
-from kdleak.found import BlockPointer, BlockSearch, BlockState, PoolBlock, SizeClass
+from kdleak.found import BlockPointer, BlockSearch, BlockSource, BlockState, PoolBlock, SizeClass
 from kdleak.model import Pool, PoolCounters, TargetInfo
 from kdleak.report.page import Page, column_widths, number
 from kdleak.report.palette import PLAIN, Palette
@@ -81,6 +81,14 @@ def verdict(search: BlockSearch, pool: Optional[Pool] = None) -> List[str]:
         sentence = f"The tag tables count {_counted(counted.outstanding, counted.bytes)}; "
         if search.complete:
             sentences.append(f"{sentence}every one of them was seen.")
+            if any(
+                block.source is BlockSource.HEADER and block.state is BlockState.ALLOCATED
+                for block in search.blocks
+            ):
+                sentences.append(
+                    "Those found by their header alone are taken for in use because together "
+                    "they are exactly what is counted."
+                )
         else:
             sentences.append(f"{sentence}{seen}.")
     return sentences + _others(search)

@@ -195,6 +195,10 @@ class TestHeaders:
         target.memory.put(DRIVER.base + 0x1000, single_headers(5))
         assert target.search().seen == 12
 
+    def test_an_image_that_claims_everything_hides_nothing(self):
+        liar = Module("liar", 0xFFFF9000_00000000, 1 << 44, "liar.sys")
+        assert self.target().search(modules=(liar,)).seen == 12
+
     def test_pages_that_are_absent_are_a_gap(self):
         target = self.target()
         target.memory.absent, target.memory.absent_tables = 1234, 2
@@ -308,6 +312,18 @@ class TestBigPages:
         assert "1 pages of the big page table are not in memory" in found.gaps
         assert found.complete
 
+    def test_more_sizes_than_any_tag_has(self, monkeypatch):
+        monkeypatch.setattr("kdleak.nt.block_tally.MOST_SIZES", 3)
+        target = Target(WIN11)
+        rows = [big_row(self.A + n * 0x10000, 0x1000 * n, 0x200 << 8) for n in range(1, 6)]
+        target.add_big_table(rows)
+        found = target.search(usage((5, 15 * 0x1000)))
+        assert found.seen == 5
+        assert [(one.size, one.allocated) for one in found.sizes] == [
+            (0, 2), (0x1000, 1), (0x2000, 1), (0x3000, 1),
+        ]  # fmt: skip
+        assert "there are too many sizes: the rest is counted as of size 0" in found.gaps
+
     def test_rows_of_nonsense_are_no_blocks(self):
         target = Target(WIN11)
         target.add_big_table(
@@ -349,9 +365,7 @@ class TestSegmentHeap:
             SizeClass(0x80, free=1),
             SizeClass(0x140, allocated=2),
         )
-        assert "freed blocks that a lookaside list of the segment heap keeps look as if in use" in (
-            found.gaps
-        )
+        assert not any("lookaside" in gap for gap in found.gaps)
         assert "1 segment heaps with 2 subsegments in 1 segments" in found.searched
 
     def test_a_decoy_beside_them_stays_a_header(self):
@@ -370,6 +384,7 @@ class TestSegmentHeap:
         found = target.search(usage((1, 0x140)))
         assert not found.complete
         assert any("more than there can be" in gap for gap in found.gaps)
+        assert "freed blocks that a lookaside list keeps look as if in use" in found.gaps
 
     def test_an_unknown_layout_is_a_gap(self):
         target, machine = self.built()
