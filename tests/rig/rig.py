@@ -158,9 +158,23 @@ class Rig:
         try:
             assert process.stdout is not None
             assert process.stdout.readline().strip() == "here"
+            self._open_desktop()
             yield
         finally:
             end(process)
+
+    def _open_desktop(self) -> None:
+        """Start what the first program with a use for it would start, and leave its pipes to."""
+        subprocess.run(
+            [str(self.wine), "cmd.exe", "/q", "/c", "start explorer.exe /desktop"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=self.environment(),
+            start_new_session=True,
+            check=False,
+            timeout=60,
+        )
 
     def processes(self) -> list[int]:
         """Ids of this session's Windows programs that still run."""

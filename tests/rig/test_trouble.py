@@ -26,6 +26,8 @@ IDLE = 0xFFFFFF0F
 SAFE = "disarmed: nt!PoolHitTag is back at 0xffffff0f (read back)."
 LONG = ("--hits", "100000", "--seconds", "120", "--full-speed")
 CHANNELS = ["kd", "pykd", "pybag"]
+GRACE = 60
+"""Seconds a hunt tries to get a link back that does come back; each test waits longer than that."""
 SLOW_START = {"kd": 1.0, "pykd": 3.0, "pybag": 8.0}
 """Seconds until the debugger listens: a target that boots then is found at once."""
 
@@ -147,7 +149,7 @@ def test_link_lost_for_a_while(
     practice = practice_over_kdnet(late=True)
     with Wire(practice.port) as wire:
         practice.plug_into(wire.target_side)
-        started = hunt(channel, practice, *LONG, "--timeout", "6", "--grace", "90")
+        started = hunt(channel, practice, *LONG, "--timeout", "6", "--grace", str(GRACE))
         started.says("watching '")
         time.sleep(0.5)
         wire.cut()
@@ -155,7 +157,7 @@ def test_link_lost_for_a_while(
         started.interrupt().says("The link is lost")
         wire.mend()
         # 4: cut off in the middle of a command, the hunt knew of the link before of Ctrl+C.
-        started.ends(130, 4, timeout=90)
+        started.ends(130, 4, timeout=2 * GRACE)
         assert wire.dropped > 0
         assert started.out.splitlines()[-1] == SAFE, started.said
         assert rig.processes() == []
@@ -172,12 +174,12 @@ def test_debugger_killed(
     rig: Rig,
 ) -> None:
     practice = practice_over_kdnet(late=True)
-    started = hunt(channel, practice, *LONG, "--grace", "90").says("watching '")
+    started = hunt(channel, practice, *LONG, "--grace", str(GRACE)).says("watching '")
     time.sleep(1.0)
     for one in rig.processes():
         if not (channel == "pykd" and one == started.process.pid):
             os.kill(one, signal.SIGKILL)
-    started.ends(4, 0, timeout=90)
+    started.ends(4, 0, timeout=2 * GRACE)
     assert started.out.splitlines()[-1] == SAFE, started.said
     assert rig.processes() == []
     assert doors.journal == []
@@ -218,14 +220,14 @@ def test_target_starts_anew(
 ) -> None:
     """The debugger itself finds no way to the new boot: it is replaced."""
     practice = practice_over_kdnet(late=True)
-    started = hunt("pybag", practice, *LONG, "--timeout", "10", "--grace", "60")
+    started = hunt("pybag", practice, *LONG, "--timeout", "10", "--grace", str(GRACE))
     started.says("watching '")
     time.sleep(0.5)
     again = practice.reborn()
     try:
         practice.kill()
         again.start()
-        started.ends(4, timeout=90)
+        started.ends(4, timeout=2 * GRACE)
         assert "restarted" in started.out
         assert "NOT CONFIRMED" not in started.out
         assert rig.processes() == []
