@@ -46,7 +46,8 @@ def add_debugger_data(kernel: BuiltKernel, module_list: int) -> int:
     raw = bytearray(0x340)
     struct.pack_into("<QQII", raw, 0, block, block, 0x4742444B, 0x340)
     for offset, value in (
-        (0x18, kernel.base), (0x48, module_list), (0x1B8, kernel.at["PoolTrackTable"]), (0x208, lab),
+        (0x18, kernel.base), (0x48, module_list), (0x208, lab),
+        (0x1B8, kernel.at["PoolTrackTable"]),
     ):  # fmt: skip
         struct.pack_into("<Q", raw, offset, value)
     kernel.memory.put(block, bytes(raw))

@@ -164,9 +164,7 @@ def test_absent_pages_of_a_table_are_gaps(tmp_path, which):
 
 
 def test_absent_variables_leave_a_ranking_by_the_debugger_data_or_say_so(tmp_path):
-    kernel, path = built(
-        tmp_path, "win11-x64", absent=lambda kernel: [kernel.at["ExPoolTagTables"]]
-    )
+    _, path = built(tmp_path, "win11-x64", absent=lambda kernel: [kernel.at["ExPoolTagTables"]])
     with open_dump_engine(path) as engine:
         snapshot = engine.pool_usage()
         assert any("ExPoolTagTables" in gap for gap in snapshot.gaps)
@@ -175,7 +173,8 @@ def test_absent_variables_leave_a_ranking_by_the_debugger_data_or_say_so(tmp_pat
 
 def test_header_facts_are_told(tmp_path):
     _, path = built(
-        tmp_path, "win10-x64", bug_check_code=0x139, bug_check_parameters=(3, 0xFFFFF80012345678, 0, 0),
+        tmp_path, "win10-x64", bug_check_code=0x139,
+        bug_check_parameters=(3, 0xFFFFF80012345678, 0, 0),
         system_time=133_800_000_000_000_000, uptime=(2 * 86400 + 3 * 3600 + 61) * 10_000_000,
     )  # fmt: skip
     with open_dump_engine(path) as engine:
@@ -265,7 +264,7 @@ def test_what_needs_a_machine_is_refused(tmp_path):
         for attempt in (
             lambda: engine.write(0, b"x"),
             lambda: engine.resume(1.0),
-            lambda: engine.interrupt(),
+            engine.interrupt,
         ):
             with pytest.raises(NotLive):
                 attempt()
