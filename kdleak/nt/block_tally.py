@@ -16,6 +16,7 @@ import numpy.typing as npt
 from kdleak.found import BlockSource, BlockState, SizeClass
 from kdleak.model import Pool, PoolCounters
 from kdleak.nt.big_page_rows import NONPAGED_POOL, PAGED_POOL
+from kdleak.nt.memory import PAGE_SIZE
 from kdleak.nt.pool_pages import Addresses, Flags, Sizes
 
 POOLS = {NONPAGED_POOL: Pool.NONPAGED, PAGED_POOL: Pool.PAGED}
@@ -118,17 +119,27 @@ class BlockTally:
         self._counts: Dict[Tuple[int, Seen], Dict[int, int]] = {}
         self._kept: Dict[Seen, List[FoundBlock]] = {seen: [] for seen in Seen}
         self._confirmed: List[int] = []
+        self._slack: Dict[int, int] = {}
         self.too_many_sizes = False
 
     def add(self, blocks: Blocks) -> None:
         """Count blocks, which must come in order of address from each source."""
         groups = blocks.seen.astype(np.int64) * _POOLS + (blocks.pools + 1)
         there = np.flatnonzero(np.bincount(groups, minlength=len(Seen) * _POOLS))
+        if not blocks.header:
+            self._add_slack(blocks)
         for group in there.tolist():
             sizes = blocks.sizes if len(there) == 1 else blocks.sizes[groups == group]
             self._count(group % _POOLS - 1, Seen(group // _POOLS), sizes)
         for state in sorted({Seen(group // _POOLS) for group in there.tolist()}):
             self._keep(state, blocks)
+
+    def _add_slack(self, blocks: Blocks) -> None:
+        """Bytes between the ends of big blocks in use and the ends of their last pages."""
+        slack = np.where(blocks.seen == Seen.ALLOCATED, -blocks.sizes % PAGE_SIZE, 0)
+        for pool in POOLS:
+            more = int(slack[blocks.pools == pool].sum())
+            self._slack[pool] = self._slack.get(pool, 0) + more
 
     def _count(self, pool: int, seen: Seen, sizes: Sizes) -> None:
         counts = self._counts.setdefault((pool, seen), {})
@@ -177,12 +188,11 @@ class BlockTally:
         Where blocks whose headers alone mark them in use make up the difference, in number and
         in bytes, they are in use and are counted so from here on.
         """
-        wanted = counters.outstanding, counters.bytes
-        allocated = self.total(pool, Seen.ALLOCATED)
-        if allocated == wanted:
+        blocks, size = self.total(pool, Seen.ALLOCATED)
+        if self._agrees(pool, blocks, size, counters):
             return True
         looking = self.total(pool, Seen.LOOKS_IN_USE)
-        if (allocated[0] + looking[0], allocated[1] + looking[1]) != wanted:
+        if not self._agrees(pool, blocks + looking[0], size + looking[1], counters):
             return False
         moved = self._counts.pop((pool, Seen.LOOKS_IN_USE), {})
         counts = self._counts.setdefault((pool, Seen.ALLOCATED), {})
@@ -190,6 +200,11 @@ class BlockTally:
             counts[size] = counts.get(size, 0) + count
         self._confirmed.append(pool)
         return True
+
+    def _agrees(self, pool: int, blocks: int, size: int, counters: PoolCounters) -> bool:
+        """The same number and bytes; big blocks may be charged by whole pages."""
+        possible = (size, size + self._slack.get(pool, 0))
+        return blocks == counters.outstanding and counters.bytes in possible
 
     def sizes(self) -> Tuple[SizeClass, ...]:
         """Every block by size, ascending."""

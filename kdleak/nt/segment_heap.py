@@ -43,6 +43,8 @@ MAXIMUM_SUBSEGMENTS = 1 << 20
 _HEAPS_OF_A_NODE = 4
 _SPECIAL_HEAPS = 4
 _UNIT_SHIFTS = range(12, 25)
+_LARGEST_SUBSEGMENT = 16 << 20
+"""Bytes; a VS subsegment's own Size has room for less."""
 _CACHED = 4  # subsegments kept decoded; the search goes in order of address
 
 
@@ -210,7 +212,8 @@ class SegmentHeaps:
             units = raw[index * size + layout.unit_size]
             if flags in (LFH_RANGE, VS_RANGE) and 0 < units <= DESCRIPTORS - index:
                 address = segment + (index << shift)
-                yield SubsegmentPlace(address, units << shift, flags == VS_RANGE)
+                if units << shift <= _LARGEST_SUBSEGMENT:
+                    yield SubsegmentPlace(address, units << shift, flags == VS_RANGE)
             index += max(units, 1) if flags else 1
 
     # -- asking

@@ -263,6 +263,9 @@ class TestBigPages:
         target = Target(WIN7)
         target.add_big_table([big_row(self.B, 0x1234, 1, wide=False)])
         assert target.search(usage(paged=(1, 0x1234))).complete
+        assert target.search(usage(paged=(1, 0x2000))).complete  # charged by whole pages
+        assert not target.search(usage(paged=(1, 0x1800))).complete
+        assert not target.search(usage(paged=(2, 0x2000))).complete
 
     def test_rows_of_server_2003_do_not_tell_their_pool(self):
         target = Target(3790)

@@ -11,7 +11,7 @@ from pool_fakes import PAGE, TAG, PagedMemory, SegmentHeapMachine, header
 from kdleak.errors import MemoryUnreadable
 from kdleak.model import Module
 from kdleak.nt.pool_state_search import find_pool_state
-from kdleak.nt.segment_heap import MAXIMUM_SEGMENTS, SegmentHeaps, read_subsegment
+from kdleak.nt.segment_heap import SegmentHeaps, read_subsegment
 from kdleak.nt.segment_heap_layout import segment_heap_candidates
 from kdleak.nt.subsegments import (
     ALLOCATED,
@@ -120,8 +120,22 @@ class TestFinding:
         assert found.segments == 1
         assert found.gaps == ["a list of pool segments leads to memory that is not there"]
 
-    def test_reads_are_bounded(self):
-        assert MAXIMUM_SEGMENTS <= 1 << 16
+    def test_a_subsegment_larger_than_any_is_left_out(self):
+        built = machine(22621, 8)
+        built.memory.put(built.context + 0x8, bytes([24]))
+        built.add_range(4, 0xF, 250)
+        assert heaps(built, 22621).places == ()
+
+    def test_a_list_longer_than_any_is_cut(self, monkeypatch):
+        monkeypatch.setattr("kdleak.nt.segment_heap.MAXIMUM_SEGMENTS", 2)
+        built = machine(22621, 8)
+        others = [built.segment + (number << 20) for number in range(1, 4)]
+        built.link([built.segment, *others])
+        for at in others:
+            built.put_segment(at)
+        found = heaps(built, 22621)
+        assert found.segments == 2
+        assert found.gaps == ["a list of pool segments does not end"]
 
 
 class TestWithoutSymbols:
