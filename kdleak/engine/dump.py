@@ -20,7 +20,13 @@ from kdleak.engine.dump_description import (
     describe_times,
     uptime_seconds,
 )
-from kdleak.engine.dump_kernel import DumpKernel, find_kernel, read_build_lab, read_modules
+from kdleak.engine.dump_kernel import (
+    DumpKernel,
+    decode_by_symbols,
+    find_kernel,
+    read_build_lab,
+    read_modules,
+)
 from kdleak.engine.dump_small import NoMemory, small_kernel
 from kdleak.engine.image_symbols import ImageSymbols
 from kdleak.engine.native_machine import MACHINES, MachineContext
@@ -42,6 +48,7 @@ from kdleak.model import (
     Symbolized,
     TargetInfo,
 )
+from kdleak.nt.kdbg import DebuggerData
 from kdleak.nt.kernel_space import choose_space
 from kdleak.nt.pool import PoolTagTables
 from kdleak.nt.pool_places import PoolPlaces
@@ -95,7 +102,8 @@ class DumpEngine(NoLiveTarget):
         self._reader = self.memory or dump.triage or NoMemory()
         self._kernel = self._find_kernel()
         self._images = self._new_images(self._kernel.modules)
-        lab = read_build_lab(self._reader, self._kernel.debugger_data, self._no_symbol)
+        self._debugger_data = self._kernel.debugger_data or self._decode()
+        lab = read_build_lab(self._reader, self._debugger_data)
         self._info = self._identify(lab)
         for sentence in (describe_crash(self._header), describe_times(self._header)):
             if sentence:
@@ -108,7 +116,7 @@ class DumpEngine(NoLiveTarget):
                 pointer_size=self._header.pointer_size,
                 processors=self._header.processors,
                 symbol=self._images.address,
-                debugger_data=self._kernel.debugger_data,
+                debugger_data=self._debugger_data,
             )
 
     # -- opening
@@ -131,6 +139,22 @@ class DumpEngine(NoLiveTarget):
         if machine is not None and header.context:
             inside.append(machine.parse(header.context).as_dict().get(machine.program_counter, 0))
         return find_kernel(self._reader, header, inside, self._tell)
+
+    def _decode(self) -> DebuggerData | None:
+        """The debugger data block decoded, where nt's PDB is at hand."""
+        if self.memory is None:
+            return None
+        found = None
+        if self._symbol_path or self._fetch is not None:
+            at = self._header.debugger_data
+            found = decode_by_symbols(self.memory, at, self._images.address)
+        self._tell(
+            "the kernel's debugger data block is encoded and was decoded with its symbols"
+            if found is not None
+            else "the kernel's debugger data block was not found (a system booted without "
+            "debugging keeps it encoded)"
+        )
+        return found
 
     def _new_images(self, modules: tuple[Module, ...]) -> ImageSymbols:
         loader = SymbolLoader(
@@ -265,9 +289,6 @@ class DumpEngine(NoLiveTarget):
     def nearest(self, address: int) -> Symbolized:
         """The nearest symbol at or below an address."""
         return self._images.nearest(address)
-
-    def _no_symbol(self, name: str) -> int:
-        raise SymbolNotFound(f"looking up {name}", "its symbols are not loaded yet")
 
     # -- memory and pool
 

@@ -15,21 +15,23 @@ from typing import TYPE_CHECKING
 from kdleak.errors import MemoryUnreadable, SymbolNotFound
 from kdleak.model import Module
 from kdleak.nt.image_data import ImageData
-from kdleak.nt.kdbg import OWNER_TAG, DebuggerData, find_debugger_data
-from kdleak.nt.memory import PAGE_SIZE, MemoryReader
+from kdleak.nt.kdbg import (
+    OWNER_TAG,
+    DebuggerData,
+    EncodingKeys,
+    decode_debugger_data,
+    find_debugger_data,
+)
+from kdleak.nt.memory import PAGE_SIZE, MemoryReader, read_pointer
 from kdleak.nt.modules import read_module_list
 from kdleak.nt.pe import Image, read_image, read_pdb_identity
 
 if TYPE_CHECKING:
     from kdleak.dump.header import DumpHeader
 
-_LARGEST_KERNEL = 64 << 20  # bytes searched below an address that lies in nt
+_LARGEST_KERNEL = 32 << 20  # bytes searched below an address that lies in nt
 _KERNEL_PDB = re.compile(r"nt(?:kr|os)", re.IGNORECASE)
 _LAB_LENGTH = 0x80
-_WITHOUT_KDBG = (
-    "the kernel's debugger data block was not found (a system booted without debugging keeps it "
-    "encoded)"
-)
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,7 @@ def find_kernel(
         known = (header.debugger_data, header.module_list, header.process_list, *inside)
         image = _search_kernel(memory, known, header.machine)
     if block is None and image is not None:
-        block = scan_debugger_data(memory, ImageData(memory, image, size), image.base)
-        if block is None:
-            remark(_WITHOUT_KDBG)
+        block = _debugger_data_among(memory, ImageData(memory, image, size), image.base)
     base = image.base if image is not None else block.field("KernBase") if block else 0
     heads = (header.module_list, block.field("PsLoadedModuleList") if block else 0)
     head, modules = _modules(memory, heads, size, base, remark)
@@ -178,7 +178,7 @@ def _export_name(memory: MemoryReader, image: Image) -> str:
     return raw.split(b"\0")[0].decode("latin-1")
 
 
-def scan_debugger_data(
+def _debugger_data_among(
     memory: MemoryReader, data: ImageData, kernel_base: int
 ) -> DebuggerData | None:
     """The debugger data block in nt's variables, told by its tag and by the kernel's address."""
@@ -193,14 +193,37 @@ def scan_debugger_data(
     return None
 
 
-def read_build_lab(
-    memory: MemoryReader, data: DebuggerData | None, symbol: Callable[[str], int]
-) -> str:
+def decode_by_symbols(
+    memory: MemoryReader, address: int, symbol: Callable[[str], int]
+) -> DebuggerData | None:
+    """The debugger data block of an x64 system that keeps it encoded.
+
+    Args:
+        memory: reads the target.
+        address: where the dump's header says it is, 0 where it does not.
+        symbol: address of a symbol of nt, from its PDB.
+
+    Returns:
+        None when the symbols are not known, or do not decode it.
+    """
+    try:
+        keys = EncodingKeys(
+            wait_never=read_pointer(memory, symbol("nt!KiWaitNever"), 8),
+            wait_always=read_pointer(memory, symbol("nt!KiWaitAlways"), 8),
+            encoded_flag=symbol("nt!KdpDataBlockEncoded"),
+        )
+        address = address or symbol("nt!KdDebuggerDataBlock")
+    except (MemoryUnreadable, SymbolNotFound):
+        return None
+    return decode_debugger_data(memory, address, keys)
+
+
+def read_build_lab(memory: MemoryReader, data: DebuggerData | None) -> str:
     """nt!NtBuildLab ("19041.1.amd64fre.vb_release.191206-1406"); "" when it cannot be read."""
     address = data.field("NtBuildLab") if data is not None else 0
     try:
-        raw = memory.read(address or symbol("nt!NtBuildLab"), _LAB_LENGTH).split(b"\0")[0]
-    except (MemoryUnreadable, SymbolNotFound):
+        raw = memory.read(address, _LAB_LENGTH).split(b"\0")[0] if address else b""
+    except MemoryUnreadable:
         return ""
     text = raw.decode("ascii", "replace")
     return text if re.fullmatch(r"[\w.()-]{4,}", text) else ""

@@ -33,7 +33,7 @@ TABLE_MASK = "nt!PoolTrackTableMask"
 BIG_PAGES = "nt!PoolBigPageTable"
 BIG_PAGES_SIZE = "nt!PoolBigPageTableSize"
 
-_NO_VARIABLES = frozenset({"KernBase", "BreakpointWithStatus"})
+_NO_VARIABLES = frozenset({"KernBase", "BreakpointWithStatus", "PteBase"})
 """Fields of KDBG that are not the address of what they are named after."""
 _BY_CONTENTS = (TABLE, TABLE_SIZE, TABLE_MASK, TABLES, BIG_PAGES, BIG_PAGES_SIZE)
 _SPELLING = {name.lower(): name for name in (*_BY_CONTENTS, *(f"nt!{field}" for field in FIELDS))}

@@ -100,3 +100,14 @@ def test_the_command(crash):
     rows = [row for row in json.loads(done.stdout)["rows"] if row["tag"]["text"] == "Leak"]
     (last,) = [row["last"] for row in rows if row["pool"] == "nonpaged"]
     assert (last["allocs"], last["frees"], last["bytes"]) == (allocs, frees, size)
+
+
+def test_encoded_debugger_data_is_decoded_with_symbols(tmp_path):
+    dump = write_crash_dump(tmp_path / "a.dmp", ticks=5, data_block=DataBlock.ENCODED)
+    path = ";".join(map(str, symbol_directories(dump.build)))
+    with open_dump_engine(dump.path, path) as engine:
+        assert "22621.1.amd64fre.practice" in engine.target.description
+        assert any("was decoded" in remark for remark in engine.remarks)
+    with open_dump_engine(dump.path) as engine:
+        assert "amd64fre" not in engine.target.description
+        assert any("encoded" in remark for remark in engine.remarks)
