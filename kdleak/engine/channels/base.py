@@ -17,6 +17,9 @@ LOCAL_KERNEL = "local kernel"
 LIVE_KERNEL = "live kernel"
 DUMP = "dump"
 
+CHECK_DUMP = "check that the file is a kernel crash dump and may be read"
+"""What to do about a dump that a debugger does not open."""
+
 
 @dataclass(frozen=True)
 class Resumed:

@@ -12,6 +12,7 @@ import contextlib
 import re
 import sys
 import time
+from pathlib import Path
 from typing import Callable, Dict, Optional, Sequence, Tuple, Type, Union
 
 from kdleak.engine.channels.base import LIVE_KERNEL, QuickAccess, Resumed
@@ -77,7 +78,7 @@ class ChildChannel:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = binding
-        self.where = connection if dump else where_of(connection)
+        self.where = Path(connection).name if dump else where_of(connection)
         self.session = ""
         self._connection = connection
         self._attach_request: Message = {
@@ -121,7 +122,8 @@ class ChildChannel:
             MissingDependency: no Python, or the binding does not load in it.
             NoTarget: refused, or no answer in time.
         """
-        doing = f"attaching to {self.where} over {self.name}"
+        verb = "opening" if self._attach_request["dump"] else "attaching to"
+        doing = f"{verb} {self.where} over {self.name}"
         try:
             self._start()
             answer = self._attached(None)
@@ -133,6 +135,13 @@ class ChildChannel:
             raise
         if answer is None:
             self._end_child()
+            if self._attach_request["dump"]:
+                raise TargetError(
+                    doing,
+                    f"the debugger was not done within {self._timeout:.0f} s",
+                    "give it more time (--timeout), or a local symbol path if symbols are being "
+                    "downloaded",
+                )
             raise NoTarget(
                 doing,
                 f"no answer within {self._timeout:.0f} s",

@@ -69,7 +69,7 @@ def _arguments(connection: str, dump: Optional[str]) -> Tuple[List[str], str, st
     if dump is not None:
         if not Path(dump).is_file():
             raise UsageError(f"opening the dump {dump}", "there is no such file")
-        return ["-z", dump], dump, DUMP
+        return ["-z", dump], Path(dump).name, DUMP
     plain = connection.strip().strip("\"'")
     if plain.lower() == "local":
         return ["-kl"], "local", LOCAL_KERNEL

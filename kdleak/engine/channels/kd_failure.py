@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Optional, Tuple
 
+from kdleak.engine.channels.base import CHECK_DUMP
 from kdleak.engine.channels.kd_text import last_lines, says_connected
 from kdleak.engine.channels.secrecy import without
 from kdleak.errors import (
@@ -53,7 +54,7 @@ def why_it_ended(
         return TargetError(
             f"opening {where} with kd.exe",
             came_back,
-            "check that the file is a kernel crash dump and may be read",
+            CHECK_DUMP,
         )
     tried = f"attaching kd.exe to {where}"
     if _ARGUMENT.search(text):

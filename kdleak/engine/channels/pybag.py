@@ -14,9 +14,10 @@ import contextlib
 import importlib
 import locale
 import time
+from pathlib import Path
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from kdleak.engine.channels.base import DUMP, LIVE_KERNEL, QuickAccess, Resumed
+from kdleak.engine.channels.base import CHECK_DUMP, DUMP, LIVE_KERNEL, QuickAccess, Resumed
 from kdleak.engine.channels.deadline import Deadline
 from kdleak.engine.channels.kd_text import says_lost
 from kdleak.engine.channels.pybag_worker import PybagWorker
@@ -303,9 +304,10 @@ def attach_pybag(
     Raises:
         MissingDependency: no pybag, or no DbgEng for it.
         NoTarget: refused, or no answer.
+        TargetError: it is no dump that the debugger can read.
     """
     output = Output(text if text is not None else RunningText())
-    where = connection if dump else where_of(connection)
+    where = Path(connection).name if dump else where_of(connection)
     debugger, worker = _load(output)
     session = DUMP if dump else LIVE_KERNEL
     secret = "" if dump else connection
@@ -328,6 +330,8 @@ def attach_pybag(
         resumed = channel._wait(timeout)
     except (OSError, LinkLost) as error:
         said = " ".join(str(error).split()) or type(error).__name__
+        if dump:
+            raise TargetError(doing, said, CHECK_DUMP) from None
         raise NoTarget(
             doing,
             without_key(said, secret),

@@ -12,9 +12,17 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from kdleak.engine.channels.base import DUMP, LIVE_KERNEL, LOCAL_KERNEL, QuickAccess, Resumed
+from kdleak.engine.channels.base import (
+    CHECK_DUMP,
+    DUMP,
+    LIVE_KERNEL,
+    LOCAL_KERNEL,
+    QuickAccess,
+    Resumed,
+)
 from kdleak.engine.channels.deadline import Deadline
 from kdleak.engine.channels.register_names import PROGRAM_COUNTERS, REGISTERS, width_mask
 from kdleak.engine.channels.running_text import RunningText
@@ -346,10 +354,11 @@ def attach_pykd(
     Raises:
         MissingDependency: no pykd.
         NoTarget: refused.
+        TargetError: it is no dump that the debugger can read.
     """
     pykd = load_pykd()
     text = text if text is not None else RunningText()
-    where = connection if dump else where_of(connection)
+    where = Path(connection).name if dump else where_of(connection)
     try:
         pykd.initialize()
         listener = _listener(pykd, text)
@@ -362,6 +371,9 @@ def attach_pykd(
             pykd.attachKernel(connection)
         del listener
     except pykd.DbgException as error:
+        if dump:
+            reason = " ".join(str(error).split())
+            raise TargetError(f"opening {where} with pykd", reason, CHECK_DUMP) from None
         reason = without_key(" ".join(str(error).split()), connection)
         raise NoTarget(
             f"opening {where} with pykd",

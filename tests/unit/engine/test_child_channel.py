@@ -14,6 +14,7 @@ from kdleak.engine.channels import child as child_module
 from kdleak.engine.channels.child import open_child
 from kdleak.engine.channels.child_main import decode, encode
 from kdleak.errors import (
+    LinkError,
     LinkLost,
     MemoryUnreadable,
     MissingDependency,
@@ -56,7 +57,10 @@ def attachKernel(options):
         sys.stderr.write("fatal: " + options + "\\n"); sys.stderr.flush(); os._exit(3)
     log("attached")
     say(boot() + "\\nSystem Uptime: 0 days 0:00:03.5\\n")
-def loadDump(path): log("dump " + path)
+def loadDump(path):
+    if "notes" in path: raise DbgException("OpenDumpFileWide failed\\nHRESULT 0x80070057")
+    if "huge" in path: time.sleep(600)
+    log("dump " + path)
 def dbgCommand(command, suppress=True, mask=1):
     log("command " + command)
     if command == "hang": time.sleep(600)
@@ -343,6 +347,22 @@ def test_dump(fake):
         channel.resume(1.0)
     channel.close()
     assert "command q\n" in fake.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "next_step"),
+    [
+        ("/x/notes.txt", "0x80070057", "check that the file is a kernel crash dump"),
+        ("/x/huge.dmp", "not done within 1 s", "give it more time"),
+    ],
+)
+def test_what_is_no_dump_has_nothing_to_do_with_a_link(fake, name, words, next_step):
+    with pytest.raises(TargetError) as raised:
+        open_child("pykd", name, dump=True, timeout=1.0)
+    assert not isinstance(raised.value, LinkError)
+    assert Path(name).name in raised.value.tried
+    assert words in raised.value.came_back
+    assert next_step in raised.value.next_step
 
 
 def test_left_stopped(channel, fake):

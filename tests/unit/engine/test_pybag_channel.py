@@ -52,6 +52,7 @@ class Engine:
         self.registers = {"rax": -1, "rsp": 0x1000, "rip": 0xFFFFF80181200000, "eip": 1, "efl": 2}
         self.memory = b"Leak"
         self.opened = None
+        self.dump_result = 0
 
     def say(self, text):
         self.callbacks.IDebugOutputCallbacks_Output(1, text)
@@ -170,6 +171,8 @@ def engine(monkeypatch):
 
         def _open(self, path):
             engine.opened = path
+            if engine.dump_result:
+                return engine.dump_result
             engine.status = GO
             engine.stops.put(BREAK)
             return 0
@@ -327,3 +330,10 @@ def test_dump(engine):
     assert (channel.session, channel.where) == ("dump", "C:\\m.dmp")
     channel.close()
     assert engine.commands[-1] == "q"
+
+
+def test_what_is_no_dump(engine):
+    engine.dump_result = -2147024809
+    with pytest.raises(TargetError, match=r"0x80070057.*kernel crash dump") as raised:
+        attach_pybag("C:\\notes.txt", dump=True, timeout=5.0)
+    assert not isinstance(raised.value, NoTarget)
