@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import BinaryIO, List, Sequence, Tuple
+from typing import TYPE_CHECKING, BinaryIO, List, Sequence, Tuple
 
-from kdleak.dialect.log import DebuggerLog, parse_log
 from kdleak.dialect.source import decode
 from kdleak.errors import UsageError
+
+if TYPE_CHECKING:
+    from kdleak.dialect.log import DebuggerLog
 
 STDIN = "-"
 
@@ -61,6 +63,8 @@ def read_log(file: str, megabytes: int = DEFAULT_MEGABYTES) -> DebuggerLog:
     Raises:
         UsageError: it cannot be read, is larger than that, or is no text.
     """
+    from kdleak.dialect.log import parse_log  # noqa: PLC0415 - slow to import; a target needs none
+
     return parse_log(decode(_read(file, megabytes)))
 
 

@@ -10,7 +10,6 @@ import click
 from click.core import ParameterSource
 
 from kdleak.cli import console
-from kdleak.cli.rank_logs import rank_logs
 from kdleak.cli.session import attached
 from kdleak.cli.shared_options import max_size_option, ranking_options, result_options
 from kdleak.cli.target_options import TargetOptions, choose_target, target_options
@@ -74,6 +73,8 @@ def command(
       kdleak rank --log before.txt --log after.txt
     """
     if logs:
+        from kdleak.cli.rank_logs import rank_logs  # noqa: PLC0415 - slow; a target needs none
+
         if target.connection or target.dump or target.replay or target.record or explain_only:
             raise UsageError(
                 "ranking the tags of logs",
