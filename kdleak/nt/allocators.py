@@ -17,7 +17,8 @@ class Routine:
 
     Attributes:
         name: as it is exported.
-        argument: number of the tag among the arguments.
+        argument: number of the tag among the arguments; 0 where it lies in a structure that the
+            routine is given, so that a place near the call is all that can be told.
         frees: it gives memory back.
         wide_before: arguments before the tag that are 64 bits wide on 32-bit targets, too.
     """
@@ -65,6 +66,8 @@ _BY_NAME = {
         Routine("NdisFreeMemoryWithTagPriority", 3, frees=True),
         Routine("NdisInitializeNPagedLookasideList", 6),
         Routine("NdisAllocateCloneOidRequest", 3),
+        Routine("NdisAllocateNetBufferListPool", 0),
+        Routine("NdisAllocateNetBufferPool", 0),
         Routine("NdisAllocateGenericObject", 2),
         # fltmgr
         Routine("FltAllocatePoolAlignedWithTag", 4),

@@ -159,6 +159,8 @@ class CodeWalk:
             if routine is None:
                 continue
             self.calls[step.address] = pointer.called
+            if not routine.argument:
+                continue
             place = self._decoder.argument(routine, tail=tail)
             for value in state.at(place):
                 if isinstance(value, TagValue):

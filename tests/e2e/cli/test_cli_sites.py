@@ -168,3 +168,10 @@ def test_progress_is_told_now_and_then() -> None:
         now[0] += 2.0
         progress("leakydrv", 1 << 20)
     assert said == ["3.0 MB of 10.0 MB, leakydrv, about 14 s left"]
+
+
+def test_cost_is_told_before() -> None:
+    assert sites_module._cost(700, 1, live=True).startswith("Reading 1 KB of code of 1 module t")
+    words = sites_module._cost(64 << 20, 180, live=False)
+    assert words.startswith("Reading 64.0 MB of code of 180 modules through the debugger.")
+    assert "stands still" not in words

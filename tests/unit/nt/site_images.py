@@ -279,6 +279,7 @@ ROUTINES = (
     "ExFreePoolWithTag",
     "ExInitializeLookasideListEx",
     "KeBugCheckEx",
+    "NdisAllocateNetBufferListPool",
 )
 
 
