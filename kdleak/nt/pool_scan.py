@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from kdleak.errors import KdleakError, MemoryUnreadable, SymbolNotFound, format_address
 from kdleak.found import BlockSearch, BlockSource, PoolBlock
-from kdleak.model import Module, Pool, PoolCounters, Symbolized, TagUsage
+from kdleak.model import Module, Pool, Symbolized, TagUsage
 from kdleak.nt.big_page_rows import (
     NONPAGED_POOL,
     PAGED_POOL,
@@ -18,6 +18,7 @@ from kdleak.nt.big_page_rows import (
     intervals,
 )
 from kdleak.nt.bigpages import BigPageTable
+from kdleak.nt.block_comparison import amount, compare
 from kdleak.nt.block_contents import ContentsReader
 from kdleak.nt.block_search import PageBatch, SearchedMemory
 from kdleak.nt.block_tally import POOLS, Blocks, BlockTally, FoundBlock, Seen
@@ -147,10 +148,12 @@ class PoolScan:
         self._big_starts, self._big_ends = intervals(in_use)
         count = len(self._big_starts)
         self._searched.append(
-            f"{table.rows:,} rows of the big page table ({count:,} of them in use)"
+            f"{amount(table.rows, 'row')} of the big page table ({count:,} of them in use)"
         )
         if table.missing:
-            self._gaps.append(f"{table.missing:,} pages of the big page table are not in memory")
+            self._gaps.append(
+                f"of the big page table {amount(table.missing, 'page')} could not be read"
+            )
 
     def _find_heaps(self) -> None:
         if self._build < FIRST_SEGMENT_HEAP_BUILD:
@@ -179,8 +182,8 @@ class PoolScan:
         self._heaps = heaps
         self._chains_are_pool = False
         self._searched.append(
-            f"{len(heaps.heaps)} segment heaps with {len(heaps.places):,} subsegments in "
-            f"{heaps.segments:,} segments"
+            f"{amount(len(heaps.heaps), 'segment heap')} with "
+            f"{amount(len(heaps.places), 'subsegment')} in {amount(heaps.segments, 'segment')}"
         )
         for gap in list(dict.fromkeys(heaps.gaps))[:_KEPT_GAPS]:
             self._gaps.append(gap)
@@ -213,12 +216,13 @@ class PoolScan:
                     "addresses were not looked at"
                 )
                 break
-        self._searched.append(f"{self._pages:,} writable pages outside of images")
+        self._searched.append(f"{amount(self._pages, 'writable page')} outside of images")
         if scan.absent:
-            self._gaps.append(f"{scan.absent:,} mapped pages are not in the dump")
+            self._gaps.append(f"not in the dump: {amount(scan.absent, 'mapped page')}")
         if scan.absent_tables:
             self._gaps.append(
-                f"{scan.absent_tables:,} page tables are not in the dump: what they map is unknown"
+                f"not in the dump: {amount(scan.absent_tables, 'page table')}; what they map is "
+                "unknown"
             )
 
     def _search_batch(self, batch: PageBatch) -> None:
@@ -323,8 +327,11 @@ class PoolScan:
         self, counters: Optional[TagUsage], nearest: Callable[[int], Symbolized]
     ) -> BlockSearch:
         """What was found, told and compared with the counters."""
-        complete = self._compare(counters) if counters is not None else False
-        if counters is None:
+        complete = False
+        if counters is not None:
+            complete, differences = compare(self._tally, counters, self._pool)
+            self._gaps += differences
+        else:
             self._gaps.append("what the tag tables count is not known: nothing to compare with")
         if self._confirmed and not complete:
             self._gaps.append("freed blocks that a lookaside list keeps look as if in use")
@@ -341,55 +348,6 @@ class PoolScan:
             bytes_searched=self._pages * PAGE_SIZE,
             complete=complete,
         )
-
-    def _compare(self, counters: TagUsage) -> bool:
-        """Whether what is in use is what the counters count; says what is not."""
-        if self._tally.total(UNKNOWN_POOL, Seen.ALLOCATED)[0]:
-            return self._compare_together(counters)
-        complete = True
-        for number, pool in POOLS.items():
-            if self._pool in (None, pool) and not self._tally.settle(number, counters.of(pool)):
-                complete = False
-                self._tell_difference(pool.value, (number,), counters.of(pool))
-        return complete
-
-    def _compare_together(self, counters: TagUsage) -> bool:
-        """The sums of both pools: rows of XP and Server 2003 do not tell theirs."""
-        numbers = (*POOLS, UNKNOWN_POOL)
-        if self._pool is not None:
-            self._gaps.append("blocks that do not tell their pool are among these")
-            return False
-        if self._sum(numbers, Seen.ALLOCATED) == (counters.outstanding, counters.bytes):
-            return True
-        together = PoolCounters(counters.outstanding, 0, counters.bytes)
-        self._tell_difference("both", numbers, together)
-        return False
-
-    def _sum(self, numbers: Sequence[int], seen: Seen) -> Tuple[int, int]:
-        totals = [self._tally.total(number, seen) for number in numbers]
-        return sum(count for count, _ in totals), sum(size for _, size in totals)
-
-    def _tell_difference(self, pool: str, numbers: Sequence[int], counted: PoolCounters) -> None:
-        blocks, size = self._sum(numbers, Seen.ALLOCATED)
-        looking, _ = self._sum(numbers, Seen.LOOKS_IN_USE)
-        head = (
-            f"{pool} {'pools' if len(numbers) > 1 else 'pool'}: the tag tables count "
-            f"{counted.outstanding:,} blocks ({counted.bytes:,} bytes), {blocks:,} "
-            f"({size:,} bytes) were seen in use"
-        )
-        if looking:
-            head += f" and {looking:,} more may be, by their headers alone"
-        if blocks + looking < counted.outstanding:
-            head += (
-                "; the others were not seen, which does not mean that they are not there: their "
-                "pages may be paged out or not in the dump"
-            )
-        elif blocks > counted.outstanding:
-            head += (
-                "; that is more than there can be: freed blocks or copies of pool pages are "
-                "among them"
-            )
-        self._gaps.append(head)
 
     def _described(self, nearest: Callable[[int], Symbolized]) -> List[PoolBlock]:
         table: Optional[BigPageTable] = None

@@ -203,8 +203,8 @@ class TestHeaders:
         target = self.target()
         target.memory.absent, target.memory.absent_tables = 1234, 2
         gaps = target.search().gaps
-        assert "1,234 mapped pages are not in the dump" in gaps
-        assert "2 page tables are not in the dump: what they map is unknown" in gaps
+        assert "not in the dump: 1,234 mapped pages" in gaps
+        assert "not in the dump: 2 page tables; what they map is unknown" in gaps
 
     def test_a_deadline(self):
         target = Target(WIN11)
@@ -312,7 +312,7 @@ class TestBigPages:
         target.add_big_table([big_row(self.A, 0x2000, 0x200 << 8)], 0x400)
         target.memory.remove(TABLE + PAGE)
         found = target.search(usage((1, 0x2000)))
-        assert "1 pages of the big page table are not in memory" in found.gaps
+        assert "of the big page table 1 page could not be read" in found.gaps
         assert found.complete
 
     def test_more_sizes_than_any_tag_has(self, monkeypatch):
@@ -369,7 +369,7 @@ class TestSegmentHeap:
             SizeClass(0x140, allocated=2),
         )
         assert not any("lookaside" in gap for gap in found.gaps)
-        assert "1 segment heaps with 2 subsegments in 1 segments" in found.searched
+        assert "1 segment heap with 2 subsegments in 1 segment" in found.searched
 
     def test_a_decoy_beside_them_stays_a_header(self):
         target, machine = self.built()
