@@ -62,13 +62,19 @@ class BigPageSearch:
         self._pages = (1 << 8 * layout.pointer_size) // PAGE_SIZE - 1
 
     def all_tables(self) -> list[ProvedBigPageTable]:
-        """Every table of big blocks that a variable of nt points to."""
-        found = []
+        """Every table of big blocks that a variable of nt points to.
+
+        A part of a table can pass for a smaller one; what lies inside another is left out.
+        """
+        found: list[ProvedBigPageTable] = []
+        end = 0
         for value in self._data.page_pointers()[:MAXIMUM_CANDIDATES]:
-            if self._looks_right(value):
-                table = self.prove(value)
-                if table is not None:
-                    found.append(table)
+            if value < end or not self._looks_right(value):
+                continue
+            table = self.prove(value)
+            if table is not None:
+                found.append(table)
+                end = value + table.rows * self._layout.row_size
         return found
 
     def _looks_right(self, address: int) -> bool:

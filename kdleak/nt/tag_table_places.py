@@ -96,7 +96,7 @@ class TagTablePlaces:
                 f"the debugger data block's {TABLE} does not lead to a tag table: not believed"
             )
             return None
-        arrays = self.search.arrays_of(table, leading=True)
+        arrays = self.search.arrays_of([table], leading=True)
         array = self._longest(arrays) if arrays else self._alone(table, named)
         return LocatedTables(named, table, array, True)
 
@@ -105,17 +105,14 @@ class TagTablePlaces:
         if not tables:
             self._remark("no variable of nt points to a tag table that can be read")
             return None
-        arrays = {
-            array: table
-            for table in tables
-            for array in self.search.arrays_of(table, leading=False)
-        }
+        arrays = self.search.arrays_of(tables, leading=False)
         if not arrays:
             return self._single(tables)
-        longest = self._longest(list(arrays))
+        longest = self._longest(arrays)
         if longest is None:
             return None
-        return self._beside(arrays[longest], longest)
+        table = self.search.prove(longest.tables[0])
+        return self._beside(table, longest) if table is not None else None
 
     def _longest(self, arrays: list[TableArray]) -> TableArray | None:
         """The list of tables with most of them: a part of it is no list of its own.
@@ -171,7 +168,7 @@ class TagTablePlaces:
             )
             return None
         table = chosen[0]
-        arrays = self.search.arrays_of(table, leading=True) if twice else []
+        arrays = self.search.arrays_of([table], leading=True) if twice else []
         array = self._longest(arrays) if arrays else self._alone(table)
         if array is not None:
             return self._beside(table, array)

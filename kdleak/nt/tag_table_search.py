@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kdleak.errors import MemoryUnreadable
 from kdleak.nt.image_data import ImageData
@@ -50,6 +50,11 @@ class ProvedTable:
     layout: TrackerLayout
     mask: int
     fit: float
+
+    @property
+    def end(self) -> int:
+        """The first byte behind it."""
+        return self.address + (self.mask + 2) * self.layout.row_size
 
 
 @dataclass(frozen=True)
@@ -148,9 +153,32 @@ class TagTableSearch:
         return best
 
     def all_tables(self) -> list[ProvedTable]:
-        """Every tag table that a variable of nt points to."""
-        found = (self.prove(value) for value in self._data.page_pointers()[:MAXIMUM_CANDIDATES])
-        return [table for table in found if table is not None]
+        """Every tag table that a variable of nt points to.
+
+        A part of a table can pass for a smaller one; what lies inside another is left out. One
+        that names the same tags in the same rows as another is believed to be like it, without
+        a proof of its own: its ``fit`` is the other's.
+        """
+        found: list[ProvedTable] = []
+        known: list[tuple[ProvedTable, _KeyRows]] = []
+        for value in self._data.page_pointers()[:MAXIMUM_CANDIDATES]:
+            if (found and value < found[-1].end) or not self._likely_layouts(value):
+                continue
+            table = next(
+                (
+                    replace(one, address=value)
+                    for one, rows in known
+                    if rows.compare(value, both=True)
+                ),
+                None,
+            )
+            if table is None:
+                table = self.prove(value)
+                if table is None:
+                    continue
+                known = [*known[-3:], (table, _KeyRows(self._memory, table))]
+            found.append(table)
+        return found
 
     # -- the tables of all processors
 
@@ -187,29 +215,40 @@ class TagTableSearch:
             tables.pop()
         return TableArray(address, tuple(tables), agreeing)
 
-    def arrays_of(self, first: ProvedTable, *, leading: bool) -> list[TableArray]:
-        """Places that look like nt!ExPoolTagTables with ``first`` in its first slot.
+    def arrays_of(self, tables: Sequence[ProvedTable], *, leading: bool) -> list[TableArray]:
+        """Places that look like nt!ExPoolTagTables with one of the tables in the first slot.
 
         Args:
-            first: a table.
-            leading: it is known to be the first one. If not, it may be the second, of a list
+            tables: tag tables.
+            leading: each is known to be a first one. If not, it may be the second, of a list
                 whose first table is not there, and what is found has to be as long as the
                 target has processors.
         """
+        places = [(place, one) for one in tables for place in self._data.places_of(one.address)]
         found = []
-        for place in self._data.places_of(first.address):
-            one = self.array_at(place, first)
-            if one.agreeing and (leading or self._begins(one)):
-                found.append(one)
+        seen = 0  # the end of the last list: the rest of a list is no list of its own
+        for place, table in sorted(places, key=lambda item: item[0]):
+            if place < seen:
+                continue
+            one = self.array_at(place, table)
+            if one.agreeing:
+                seen = place + len(one.tables) * self._width
+                if leading or self._begins(one):
+                    found.append(one)
         return found
 
     def _begins(self, array: TableArray) -> bool:
-        """Whether a list begins where it was found: its length tells, and what is before it."""
-        if len(array.tables) == self._processors:
+        """Whether a list begins where it was found, and is not the rest of one.
+
+        nt!PoolTrackTable holds the pointer of the first slot too. Where it does not show, a
+        pointer in front may be the first, to a table that is not there.
+        """
+        if len(array.tables) < self._processors:
+            return False
+        if len(self._data.places_of(array.tables[0])) > 1:
             return True
         before = self._data.pointer_at(array.address - self._width)
-        pointer = before is not None and before >> 31 and not before % PAGE_SIZE
-        return len(array.tables) > self._processors and not (pointer and before != array.tables[0])
+        return before is not None and not (before >> 31 and not before % PAGE_SIZE)
 
 
 def _are_tags(keys: list[int], least: int) -> bool:
@@ -254,8 +293,13 @@ class _KeyRows:
         self._keys = own.keys()
         self._missing = own.missing
 
-    def compare(self, address: int) -> bool | None:
+    def compare(self, address: int, *, both: bool = False) -> bool | None:
         """Whether another table names the same tags in the same rows.
+
+        Args:
+            address: of the other table.
+            both: rows that this one does not use do not count. If not, this one must have all
+                tags of the other, as the first table does.
 
         Returns:
             True when it does; None when it names others; False when it names none at all, or
@@ -270,9 +314,10 @@ class _KeyRows:
             for row, key in keys_in(raw, offset, self._size):
                 if row >= self._rows or row in self._missing:
                     continue
-                if self._keys[row] == key:
+                own = self._keys[row]
+                if own == key:
                     same += 1
-                else:
+                elif own or not both:
                     other += 1
             if other > 1 and other > _CONFLICTS * (same + other):
                 return None

@@ -312,3 +312,34 @@ def test_one_tag_at_a_time_agrees():
     for text in list(kernel.sums)[:20]:
         one = tables.usage(PoolTag.parse(text))
         assert as_sums(one.rows) == {text: kernel.sums[text]}
+
+
+@pytest.mark.parametrize("name", ["win7-x86", "win11-x64"])
+def test_pointers_into_the_middle_of_tables_are_no_tables(name):
+    kernel = BuiltKernel(VERSIONS[name], processors=3)
+    size = kernel.mask * kernel.windows.row_size
+    inside = [
+        start + offset
+        for start, length in (
+            *((table, size) for table in kernel.tables),
+            (kernel.big_table, kernel.big_rows * kernel.windows.big_size),
+        )
+        for offset in range(PAGE, length - PAGE, PAGE)
+    ]
+    for index, value in enumerate(inside[:0x180]):
+        kernel.word(kernel.base + kernel.DATA + 0x4400 + index * kernel.windows.width, value)
+    found = places(kernel)
+    for variable, address in kernel.at.items():
+        assert found.symbol(f"nt!{variable}") == address, variable
+
+
+def test_a_list_whose_first_table_is_not_there_is_no_list():
+    kernel = BuiltKernel(VERSIONS["win11-x64"], processors=4)
+    rows = (kernel.mask + 2) * kernel.windows.row_size
+    for page in range(kernel.tables[0], kernel.tables[0] + rows, PAGE):
+        kernel.memory.drop(page)
+    # Whatever the header says of processors, three tables of four are not taken for all.
+    for said in (0, 2, 3, 4):
+        found = places(kernel, processors=said)
+        assert found.find("nt!ExPoolTagTables") is None, said
+        assert found.find("nt!PoolTrackTable") is None, said
