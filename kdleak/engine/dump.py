@@ -328,10 +328,12 @@ class DumpEngine(NoLiveTarget):
         places = self.places
         if places is None or self.memory is None:
             self._refuse_pool("reading the pool tag tables")
-        places.symbol("nt!PoolTrackTable")
-        processors = places.processors
-        for sentence in (*self._images.remarks, *places.remarks):
-            self._tell(sentence)
+        try:
+            places.symbol("nt!PoolTrackTable")
+            processors = places.processors
+        finally:  # why nothing was found is told, too
+            for sentence in (*self._images.remarks, *places.remarks):
+                self._tell(sentence)
         return PoolTagTables(
             self.memory,
             places.symbol,

@@ -140,6 +140,7 @@ def test_nothing_of_the_pool_found(tmp_path):
         with pytest.raises(SymbolNotFound) as caught:
             engine.pool_usage()
         assert "-y" in str(caught.value)
+        assert any("points to a tag table" in remark for remark in engine.remarks)
 
 
 @pytest.mark.parametrize("which", [0, 2])
