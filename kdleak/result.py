@@ -268,12 +268,97 @@ class Judgement(enum.Enum):
     """Blocks allocated here stay; enough of them were seen to say so."""
     SUSPECTED = "suspected"
     """Looks like it, but the sample or the way of watching does not carry an accusation."""
+    LEVELLED_OFF = "levelled off"
+    """What is allocated here stays, but its number stopped growing: a cache that filled up."""
     CLEARED = "cleared"
     """What is allocated here comes back."""
     TOO_FEW = "too few"
     """Not enough allocations seen to say anything."""
     FREES_ONLY = "frees only"
     """No allocation was seen here."""
+
+
+class SiteGrowth(enum.Enum):
+    """How the number of outstanding blocks of a call site moved while watched."""
+
+    GREW = "grew"
+    """It rose to the end of the watch."""
+    LEVELLED_OFF = "levelled off"
+    """It rose at first and then stayed, for longer than chance explains."""
+    UP_AND_DOWN = "up and down"
+    """It fell back by half or more on the way."""
+    FLAT = "flat"
+    """It ended about where it began."""
+    TOO_FEW = "too few"
+    """Too few moments or blocks to say."""
+
+
+@dataclass(frozen=True)
+class SeriesPoint:
+    """What was outstanding at one moment of the watch.
+
+    Attributes:
+        at: seconds since the first arming.
+        outstanding: blocks seen allocated and not seen freed by then.
+        outstanding_bytes: their bytes, as far as sizes are known.
+    """
+
+    at: float
+    outstanding: int
+    outstanding_bytes: int
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A 95 % confidence interval.
+
+    Attributes:
+        low: lower end.
+        high: upper end.
+    """
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """What a sampled call site comes to over the whole hunt, the unwatched part included.
+
+    The figures are changes: allocated there minus freed (by whomever), from the start of the hunt
+    to its end. They can be below 0 where blocks from before the hunt were freed.
+
+    Attributes:
+        blocks: most likely change of the outstanding blocks.
+        blocks_within: its 95 % interval.
+        bytes: most likely change of the outstanding bytes, as far as sizes are known.
+        bytes_within: its 95 % interval.
+    """
+
+    blocks: float
+    blocks_within: Interval
+    bytes: float
+    bytes_within: Interval
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How the figures of a sampled hunt were scaled to the whole of it.
+
+    Attributes:
+        method: in words.
+        factor: whole divided by what was seen, 1 or more.
+        bursts: bursts the error bars rest on.
+        unattributed_frees: frees seen of blocks that could not be put down to a call site; each
+            could have been of any.
+        total: all call sites together.
+    """
+
+    method: str
+    factor: float
+    bursts: int
+    unattributed_frees: int
+    total: Scaled
 
 
 @dataclass(frozen=True)
@@ -323,12 +408,25 @@ class CallSite:
             unwatched.
         outstanding_bytes: their bytes, as far as sizes are known.
         outstanding_unsized: of the outstanding blocks, those of unknown size.
-        outstanding_old: of the outstanding blocks, those older than what is allocated here
-            usually lives (see kdleak.callsites).
+        outstanding_old: of the outstanding blocks, those older than ``min_age``.
         longest_life: longest time in seconds from allocation to free seen here; None when
             nothing allocated here was seen freed.
         judgement: see Judgement.
         sentence: why, in plain words.
+        outstanding_old_bytes: bytes of the blocks counted by ``outstanding_old``; what leaking
+            call sites are ranked by.
+        min_age: seconds beyond which a block allocated here counts as old: what the user gave, or
+            a multiple of the longest life seen here.
+        oldest_age: seconds since the oldest outstanding block was allocated, at the end of the
+            watch; None without one.
+        median_age: their median age in seconds; None without one.
+        share_staying: 95 % interval (Wilson) of the share of blocks allocated here that were not
+            freed while watched; None when the fate of none is known.
+        growth: how ``outstanding`` moved while watched.
+        series: ``outstanding`` at moments evenly spaced over the time watched, first 0, last the
+            end; at most 66 of them.
+        scaled: what this comes to over the whole hunt; None when nothing was sampled or there
+            were too few bursts.
     """
 
     frame: Frame
@@ -351,6 +449,14 @@ class CallSite:
     longest_life: Optional[float]
     judgement: Judgement
     sentence: str
+    outstanding_old_bytes: int = 0
+    min_age: float = 0.0
+    oldest_age: Optional[float] = None
+    median_age: Optional[float] = None
+    share_staying: Optional[Interval] = None
+    growth: SiteGrowth = SiteGrowth.TOO_FEW
+    series: Tuple[SeriesPoint, ...] = ()
+    scaled: Optional[Scaled] = None
 
 
 @dataclass(frozen=True)
@@ -360,6 +466,8 @@ class Pairing:
     Attributes:
         paired: frees matched to an allocation we saw.
         frees_of_older: frees of blocks allocated before (or while not) watched.
+        frees_after_pause: of those, the frees seen after the first pause: these blocks may have
+            been allocated while the tag was disarmed, the others are from before the watch.
         frees_unaddressed: frees whose block address is not known.
         allocs_unaddressed: allocations whose block address is not known.
         replaced: allocations whose block must have been freed unseen.
@@ -376,6 +484,7 @@ class Pairing:
     unwatched: int = 0
     outstanding: int = 0
     outstanding_bytes: int = 0
+    frees_after_pause: int = 0
 
 
 # --- the hunt ----------------------------------------------------------------------------------
@@ -468,6 +577,7 @@ class Completeness:
 
     Attributes:
         hits: hits recorded.
+        hits_left_out: of those, hits that are in all figures but not listed one by one.
         seconds: from the first arming to the last disarming.
         seconds_watched: of those, how long the tag was armed.
         seconds_stopped: of those, how long the target stood still.
@@ -491,6 +601,7 @@ class Completeness:
     unsized: int = 0
     requests: int = 0
     gaps: Tuple[str, ...] = ()
+    hits_left_out: int = 0
 
     @property
     def share_watched(self) -> float:
@@ -518,7 +629,8 @@ class HuntResult:
         accused: the call site accused, else None.
         sites: all call sites; those that hold most first, those that only free last.
         stacks: distinct kernel stacks, most outstanding bytes first.
-        hits: every hit in order.
+        hits: hits in order; of very many the first and the last ones only, see
+            ``completeness.hits_left_out``.
         pairing: how well frees were matched to allocations.
         growth: how the tag's counters moved; None when they could not be read.
         completeness: what was and was not seen.
@@ -532,6 +644,13 @@ class HuntResult:
         checklist: possible reasons for seeing no hit at all; empty when there were hits.
         rank: the ranking that picked the tag; None when the user gave it.
         remarks: further sentences (symbols that were not found, a stale journal, ...).
+        min_age: seconds the user gave beyond which a block is old; None for automatic.
+        series: outstanding blocks of all call sites over the time watched, see
+            ``CallSite.series``.
+        watched: from when to when the tag was armed, seconds since the first arming; the first
+            512 stretches.
+        scaling: how sampled figures were scaled; None when nothing was sampled or there were too
+            few bursts.
     """
 
     target: TargetInfo
@@ -558,6 +677,10 @@ class HuntResult:
     checklist: Tuple[Check, ...] = ()
     rank: Optional[RankResult] = None
     remarks: Tuple[str, ...] = ()
+    min_age: Optional[float] = None
+    series: Tuple[SeriesPoint, ...] = ()
+    watched: Tuple[Tuple[float, float], ...] = ()
+    scaling: Optional[Scaling] = None
 
     @property
     def interrupted(self) -> bool:
