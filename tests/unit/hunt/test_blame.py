@@ -1,0 +1,81 @@
+"""On whose behalf a stack allocates."""
+
+from __future__ import annotations
+
+import pytest
+
+from kdleak.blame import blame, blame_index
+from kdleak.blamed import LayerUse
+from kdleak.frameworks import built_in_frameworks
+from kdleak.model import Frame, Stack, Symbolized
+
+
+def stack(*names: str) -> Stack:
+    frames = []
+    for index, text in enumerate(("nt!ExAllocateHeapPool", "nt!ExAllocatePool2", *names)):
+        module, _, name = text.partition("!")
+        address = 0xFFFFF80000000000 + index
+        frames.append(Frame(address, 0, Symbolized(address, module, name, 5)))
+    return Stack(tuple(frames))
+
+
+def blamed(*names: str) -> str:
+    symbols = stack(*names)
+    symbol = symbols.frames[blame_index(symbols)].symbol
+    return f"{symbol.module}!{symbol.name}" if symbol.name else symbol.module
+
+
+def test_five_framework_frames_are_looked_through_and_told() -> None:
+    found = blame(
+        stack(
+            "Wdf01000!FxPoolAllocate",
+            "Wdf01000!imp_WdfMemoryCreate",
+            "ndis!NdisAllocate",
+            "NETIO!NetioAllocate",
+            "nt!IofCallDriver",
+            "hiddendrv!Open",
+            "fltmgr!FltpPerformPreCallbacks",
+        )
+    )
+    assert found.index == 7
+    assert found.found
+    assert found.through == (
+        LayerUse("Wdf01000", "KMDF", 2),
+        LayerUse("ndis", "NDIS", 1),
+        LayerUse("NETIO", "network I/O subsystem", 1),
+        LayerUse("nt", "I/O manager", 1),
+    )
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "nt!KiRetireDpcList",
+        "nt!KxRetireDpcList",
+        "nt!KiExecuteAllDpcs",
+        "nt!KiDpcInterrupt",
+        "nt!KiInterruptDispatchNoLockNoEtw",
+        "nt!KiDeliverApc",
+        "nt!ExpWorkerThread",
+        "nt!IopProcessWorkItem",
+        "nt!PspSystemThreadStartup",
+        "nt!KiSystemServiceCopyEnd",
+    ],
+)
+def test_who_was_only_interrupted_is_not_blamed(origin: str) -> None:
+    names = ("ndis!NdisAllocate", "NETIO!Net", origin, "bystander!Work")
+    assert blamed(*names) == "NETIO!Net"
+    assert not blame(stack(*names)).found
+    assert blamed("ndis!NdisAllocate", "drv!Receive", origin, "bystander!Work") == "drv!Receive"
+
+
+def test_frames_without_a_name_are_passed_over() -> None:
+    assert blamed("ndis!A", "", "nt", "drv!F") == "drv!F"
+    assert blamed("ndis!A", "drv") == "drv"
+
+
+def test_a_users_own_wrapper_is_looked_through() -> None:
+    frameworks = built_in_frameworks().through(["drv!MyAlloc*"])
+    symbols = stack("drv!MyAllocate", "drv!Open")
+    assert blame_index(symbols) == 2
+    assert blame_index(symbols, frameworks) == 3
