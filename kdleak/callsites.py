@@ -2,7 +2,8 @@
 
 A block belongs to the site that allocated it; whoever frees it, the free cancels that block.
 What cannot be paired is counted apart and never turned into an accusation. The rules of the
-verdict are in ``kdleak.verdict``.
+verdict are in ``kdleak.verdict``, what scales a sampled tag to the whole hunt in
+``kdleak.scaling``. Memory grows with call sites, distinct stacks and live blocks, not with hits.
 """
 
 from __future__ import annotations
@@ -11,8 +12,19 @@ from dataclasses import dataclass, field
 from typing import Dict, Iterable, List, Optional, Tuple
 
 from kdleak.allocator_frames import blame_index, call_site_index, kernel_addresses
+from kdleak.confidence import wilson
+from kdleak.growth_series import Figures, SeriesBook, shape_of
 from kdleak.model import Frame, Hit, HitKind, Stack
-from kdleak.result import CallSite, Judgement, Pairing, SiteProgress, StackUse
+from kdleak.result import (
+    CallSite,
+    Judgement,
+    Pairing,
+    Scaling,
+    SeriesPoint,
+    SiteProgress,
+    StackUse,
+)
+from kdleak.scaling import TOTAL, BurstBooks, Scaler, Whole
 from kdleak.verdict import Evidence, SiteFacts, judge
 
 OLD_FACTOR = 4.0
@@ -22,6 +34,7 @@ _RANK = {
     Judgement.ACCUSED: 0,
     Judgement.SUSPECTED: 1,
     Judgement.TOO_FEW: 2,
+    Judgement.LEVELLED_OFF: 2,
     Judgement.CLEARED: 2,
     Judgement.FREES_ONLY: 3,
 }
@@ -29,6 +42,11 @@ _RANK = {
 
 LEAST_AGE = 1.0
 """Seconds a block must have stayed where nothing allocated beside it was ever seen freed."""
+
+_MOST_OUT_OF_SIGHT = 100_000
+"""Blocks remembered that went out of sight; most of them are never heard of again."""
+
+_MOST_STRETCHES = 512
 
 _StackKey = Tuple[int, ...]
 
@@ -61,14 +79,18 @@ class _StackTally:
     outstanding_bytes: int = 0
 
 
-@dataclass(frozen=True)
-class _Live:
-    """A block seen allocated and not seen freed."""
+_Live = Tuple[int, _StackKey, Optional[int], float]
+"""A block seen allocated and not seen freed: call site, stack, size, time of the allocation."""
 
-    site: int
-    stack: _StackKey
-    size: Optional[int]
-    at: float
+
+@dataclass
+class _Aged:
+    """The live blocks of one call site at the end."""
+
+    ages: List[float] = field(default_factory=list)
+    old: int = 0
+    old_bytes: int = 0
+    unsized: int = 0
 
 
 class Ledger:
@@ -76,10 +98,23 @@ class Ledger:
 
     Args:
         pointer_size: bytes, 4 or 8; tells kernel frames from user frames.
+        min_age: seconds beyond which a block still there counts as old. None takes, for each call
+            site, ``OLD_FACTOR`` times the longest life seen there: a multiple of what is normal
+            at that place, whatever is normal there. Where no block was seen freed there is no
+            such measure, and ``LEAST_AGE`` is taken.
     """
 
-    def __init__(self, pointer_size: int) -> None:
+    def __init__(self, pointer_size: int, min_age: Optional[float] = None) -> None:
         self._pointer_size = pointer_size
+        self._min_age = min_age
+        self._series = SeriesBook()
+        self._bursts = BurstBooks()
+        self._rested = 0.0  # seconds disarmed so far
+        self._resting_since: Optional[float] = None
+        self._armed_since = 0.0
+        self._stretches: List[Tuple[float, float]] = []
+        self._pauses = 0
+        self._frees_after_pause = 0
         self._sites: Dict[int, _Site] = {}
         self._stacks: Dict[_StackKey, _StackTally] = {}
         self._live: Dict[int, _Live] = {}
@@ -97,14 +132,21 @@ class Ledger:
 
     def add(self, hit: Hit) -> None:
         """Book one hit."""
+        watched = hit.at - self._rested
+        if self._series.is_due(watched):
+            self._series.mark(hit.at, watched, self._figures)
         key = kernel_addresses(hit.stack, self._pointer_size) or (0,)
-        frame = hit.stack.frames[call_site_index(hit.stack)]
-        site = self._sites.get(frame.address)
-        if site is None:
-            site = self._sites[frame.address] = _Site(frame)
         tally = self._stacks.get(key)
-        if tally is None:
-            tally = self._stacks[key] = _StackTally(hit.stack, frame.address)
+        if tally is None or key == (0,):
+            frame = hit.stack.frames[call_site_index(hit.stack)]
+            address = frame.address
+            if address not in self._sites:
+                self._sites[address] = _Site(frame)
+            if tally is None:
+                tally = self._stacks[key] = _StackTally(hit.stack, address)
+        else:
+            address = tally.site
+        site = self._sites[address]
         site.stacks[key] = site.stacks.get(key, 0) + 1
         if hit.block.size is None:
             site.unsized += 1
@@ -113,56 +155,88 @@ class Ledger:
         else:
             self._add_free(hit, site, tally)
 
+    def _figures(self) -> Dict[int, Figures]:
+        return {
+            **{
+                address: (site.outstanding, site.outstanding_bytes, site.allocs)
+                for address, site in self._sites.items()
+                if site.allocs
+            },
+            TOTAL: self._outstanding(),
+        }
+
+    def _outstanding(self) -> Figures:
+        sites = self._sites.values()
+        return (
+            sum(site.outstanding for site in sites),
+            sum(site.outstanding_bytes for site in sites),
+            self.allocs,
+        )
+
     def _add_alloc(self, hit: Hit, site: _Site, tally: _StackTally, key: _StackKey) -> None:
         self.allocs += 1
         site.allocs += 1
         tally.allocs += 1
-        site.bytes_allocated += hit.block.size or 0
-        if not hit.block.address:
+        size = hit.block.size
+        site.bytes_allocated += size or 0
+        self._bursts.alloc(site.frame.address, size)
+        address = hit.block.address
+        if not address:
             site.unaddressed += 1
             return
-        self._out_of_sight.pop(hit.block.address, None)
-        before = self._live.pop(hit.block.address, None)
+        self._out_of_sight.pop(address, None)
+        before = self._live.pop(address, None)
         if before is not None:
             # Handed out again, so it was freed where we did not see it.
             self._forget(before).replaced += 1
-        self._live[hit.block.address] = _Live(site.frame.address, key, hit.block.size, hit.at)
-        for counter in (site, tally):
-            counter.outstanding += 1
-            counter.outstanding_bytes += hit.block.size or 0
+        self._live[address] = (site.frame.address, key, size, hit.at)
+        site.outstanding += 1
+        tally.outstanding += 1
+        site.outstanding_bytes += size or 0
+        tally.outstanding_bytes += size or 0
 
     def _add_free(self, hit: Hit, site: _Site, tally: _StackTally) -> None:
         self.frees += 1
         site.frees += 1
         tally.frees += 1
-        live = self._live.pop(hit.block.address, None) if hit.block.address else None
-        size = hit.block.size
+        address, size = hit.block.address, hit.block.size
+        live = self._live.pop(address, None) if address else None
         if live is not None and size is None:
-            size = live.size
+            size = live[2]
         site.bytes_freed += size or 0
+        kind = site.frame.address, size
         if live is not None:
             self._paired += 1
             owner = self._forget(live)
             owner.returned += 1
-            life = max(0.0, hit.at - live.at)
+            life = max(0.0, hit.at - live[3])
             owner.longest_life = max(owner.longest_life or 0.0, life)
-        elif hit.block.address in self._out_of_sight:
-            owner = self._sites[self._out_of_sight.pop(hit.block.address)]
+            self._bursts.free(live[0], kind, size)
+        elif address in self._out_of_sight:
+            origin = self._out_of_sight.pop(address)
+            owner = self._sites[origin]
             owner.unwatched -= 1
             owner.returned += 1
-        elif hit.block.address:
-            self._older += 1
+            self._bursts.free(origin, kind, size)
         else:
-            self._frees_unaddressed += 1
+            self._bursts.strange_free(kind)
+            if address:
+                self._older += 1
+                self._frees_after_pause += self._pauses > 0
+            else:
+                self._frees_unaddressed += 1
 
     def _forget(self, live: _Live) -> _Site:
-        owner = self._sites[live.site]
-        for counter in (owner, self._stacks[live.stack]):
-            counter.outstanding -= 1
-            counter.outstanding_bytes -= live.size or 0
+        owner = self._sites[live[0]]
+        stack = self._stacks[live[1]]
+        size = live[2] or 0
+        owner.outstanding -= 1
+        owner.outstanding_bytes -= size
+        stack.outstanding -= 1
+        stack.outstanding_bytes -= size
         return owner
 
-    def pause(self, now: float) -> None:
+    def pause(self, now: float, running: float = 0.0) -> None:
         """Note that the tag is disarmed for a while: frees will go unseen.
 
         Blocks no older than what is allocated at their site usually lives are in use and will
@@ -170,13 +244,63 @@ class Ledger:
 
         Args:
             now: on the scale of ``Hit.at``.
+            running: seconds the target ran in the burst that ends.
         """
+        self._end_stretch(now, running)
+        self._pauses += 1
         for address, live in list(self._live.items()):
-            longest = self._sites[live.site].longest_life
-            if longest is not None and now - live.at <= OLD_FACTOR * longest:
+            longest = self._sites[live[0]].longest_life
+            if longest is not None and now - live[3] <= OLD_FACTOR * longest:
                 del self._live[address]
                 self._forget(live).unwatched += 1
-                self._out_of_sight[address] = live.site
+                self._out_of_sight[address] = live[0]
+        while len(self._out_of_sight) > _MOST_OUT_OF_SIGHT:
+            del self._out_of_sight[next(iter(self._out_of_sight))]
+
+    def resume(self, now: float) -> None:
+        """Note that the tag is armed again; ``now`` is on the scale of ``Hit.at``."""
+        if self._resting_since is not None:
+            self._rested += max(0.0, now - self._resting_since)
+            self._resting_since = None
+            self._armed_since = now
+
+    def finish(self, now: float, running: float = 0.0) -> None:
+        """Note that the watch is over; hits may still follow that were on their way.
+
+        Args:
+            now: on the scale of ``Hit.at``.
+            running: seconds the target ran in the burst that ends.
+        """
+        self._end_stretch(now, running)
+
+    def _end_stretch(self, now: float, running: float) -> None:
+        if self._resting_since is not None:
+            return
+        watched = now - self._rested
+        if self._series.is_due(watched):
+            self._series.mark(now, watched, self._figures)
+        self._bursts.end_burst(running)
+        self._resting_since = now
+        if len(self._stretches) < _MOST_STRETCHES:
+            self._stretches.append((self._armed_since, now))
+
+    @property
+    def watched(self) -> Tuple[Tuple[float, float], ...]:
+        """From when to when the tag was armed, on the scale of ``Hit.at``."""
+        return tuple(self._stretches)
+
+    def series(self, now: float) -> Tuple[SeriesPoint, ...]:
+        """Outstanding blocks of all call sites over the time watched."""
+        return self._series.series(TOTAL, now, self._outstanding())
+
+    def scaling(self, whole: Whole) -> Optional[Scaling]:
+        """All call sites together, scaled to the whole hunt; see ``sites``."""
+        scaler = self._scaler(whole)
+        return scaler.scaling() if scaler is not None else None
+
+    def _scaler(self, whole: Optional[Whole]) -> Optional[Scaler]:
+        """Nothing is scaled where the tag was never disarmed: all was seen."""
+        return self._bursts.scaler(whole) if whole is not None and self._pauses else None
 
     def pairing(self) -> Pairing:
         """How well frees could be matched to allocations so far."""
@@ -190,6 +314,7 @@ class Ledger:
             unwatched=sum(site.unwatched for site in sites),
             outstanding=sum(site.outstanding for site in sites),
             outstanding_bytes=sum(site.outstanding_bytes for site in sites),
+            frees_after_pause=self._frees_after_pause,
         )
 
     def busiest(self, count: int) -> Tuple[SiteProgress, ...]:
@@ -224,49 +349,81 @@ class Ledger:
             for _, tally in ordered
         )
 
-    def sites(self, now: float, share_watched: float = 1.0) -> Tuple[CallSite, ...]:
+    def sites(
+        self, now: float, share_watched: float = 1.0, whole: Optional[Whole] = None
+    ) -> Tuple[CallSite, ...]:
         """All call sites with their judgement: accused first, then those that hold most.
 
         Args:
             now: end of the watch, on the scale of ``Hit.at``.
             share_watched: part of the hunt during which the tag was armed, 0 to 1.
+            whole: size of the whole hunt, to scale what was sampled; None scales nothing.
         """
-        old: Dict[int, int] = {}
-        unsized: Dict[int, int] = {}
-        for live in self._live.values():
-            owner = self._sites[live.site]
-            life = owner.longest_life
-            if now - live.at > (LEAST_AGE if life is None else OLD_FACTOR * life):
-                old[live.site] = old.get(live.site, 0) + 1
-            if live.size is None:
-                unsized[live.site] = unsized.get(live.site, 0) + 1
+        aged: Dict[int, _Aged] = {}
+        for site, _, size, at in self._live.values():
+            found = aged.get(site)
+            if found is None:
+                found = aged[site] = _Aged()
+            age = max(0.0, now - at)
+            found.ages.append(age)
+            if age > self._min_age_of(self._sites[site]):
+                found.old += 1
+                found.old_bytes += size or 0
+            if size is None:
+                found.unsized += 1
         evidence = Evidence(self.pairing(), share_watched)
+        scaler = self._scaler(whole)
         finished = [
-            self._finished(
-                site, old.get(site.frame.address, 0), unsized.get(site.frame.address, 0), evidence
-            )
+            self._finished(site, aged.get(site.frame.address, _Aged()), evidence, now, scaler)
             for site in self._ordered()
             if site.stacks  # none where an interruption cut the booking of its first hit off
         ]
-        return tuple(sorted(finished, key=lambda site: _RANK[site.judgement]))
+        return tuple(
+            sorted(
+                finished,
+                key=lambda site: (
+                    _RANK[site.judgement],
+                    -site.outstanding_old_bytes if _RANK[site.judgement] < 2 else 0,
+                ),
+            )
+        )
 
-    def _finished(self, site: _Site, old: int, unsized: int, evidence: Evidence) -> CallSite:
+    def _min_age_of(self, site: _Site) -> float:
+        if self._min_age is not None:
+            return self._min_age
+        life = site.longest_life
+        return LEAST_AGE if life is None else OLD_FACTOR * life
+
+    def _finished(
+        self, site: _Site, aged: _Aged, evidence: Evidence, now: float, scaler: Optional[Scaler]
+    ) -> CallSite:
         common = min(site.stacks, key=lambda key: (-site.stacks[key], key))
         stack = self._stacks[common].stack
-        judgement, sentence = judge(
-            SiteFacts(
-                allocs=site.allocs,
-                frees=site.frees,
-                unaddressed=site.unaddressed,
-                unwatched=site.unwatched,
-                returned=site.returned,
-                replaced=site.replaced,
-                outstanding=site.outstanding,
-                outstanding_old=old,
-                longest_life=site.longest_life,
-            ),
-            evidence,
+        address = site.frame.address
+        series = (
+            self._series.series(
+                address, now, (site.outstanding, site.outstanding_bytes, site.allocs)
+            )
+            if site.allocs
+            else ()
         )
+        shape = shape_of(series)
+        facts = SiteFacts(
+            allocs=site.allocs,
+            frees=site.frees,
+            unaddressed=site.unaddressed,
+            unwatched=site.unwatched,
+            returned=site.returned,
+            replaced=site.replaced,
+            outstanding=site.outstanding,
+            outstanding_old=aged.old,
+            longest_life=site.longest_life,
+            outstanding_old_bytes=aged.old_bytes,
+            min_age=self._min_age,
+            least_age=self._min_age_of(site),
+            shape=shape,
+        )
+        judgement, sentence = judge(facts, evidence)
         return CallSite(
             frame=site.frame,
             blame=stack.frames[blame_index(stack)],
@@ -283,11 +440,19 @@ class Ledger:
             replaced=site.replaced,
             outstanding=site.outstanding,
             outstanding_bytes=site.outstanding_bytes,
-            outstanding_unsized=unsized,
-            outstanding_old=old,
+            outstanding_unsized=aged.unsized,
+            outstanding_old=aged.old,
             longest_life=site.longest_life,
             judgement=judgement,
             sentence=sentence,
+            outstanding_old_bytes=aged.old_bytes,
+            min_age=self._min_age_of(site),
+            oldest_age=max(aged.ages, default=None),
+            median_age=_median(aged.ages),
+            share_staying=wilson(site.outstanding, facts.known),
+            growth=shape.growth,
+            series=series,
+            scaled=scaler.of(address) if scaler is not None and site.allocs else None,
         )
 
     def _ordered(self) -> List[_Site]:
@@ -301,6 +466,15 @@ class Ledger:
                 site.frame.address,
             ),
         )
+
+
+def _median(ages: List[float]) -> Optional[float]:
+    # The module of that name loads C extensions, which fail in WinDbg's interpreter.
+    if not ages:
+        return None
+    ordered = sorted(ages)
+    middle = len(ordered) // 2
+    return (ordered[middle] + ordered[-middle - 1]) / 2
 
 
 def aggregate(

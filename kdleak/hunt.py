@@ -144,6 +144,7 @@ class _Hunter:
             tag_reason="given by the user" if options.tag is not None else "",
             requests_before=engine.requests,
             started_at=started_at,
+            min_age=options.min_age,
         )
 
     def hunt(self) -> HuntResult:

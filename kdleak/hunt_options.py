@@ -19,15 +19,16 @@ class RankOptions:
     Attributes:
         by: growth over the interval, or bytes outstanding now (one snapshot is enough).
         seconds: how long the target runs between the first and the last snapshot.
-        snapshots: how many are taken within it; at least 2 for growth, 3 and more let a steady
-            leak be told from a tag that goes up and down.
+        snapshots: how many are taken within it; at least 2 for growth. Four are the least with
+            which growth can be significant; with six a step back may be among them, and a
+            warm-up that levels off be told. Each stops the target for a moment.
         pool: only this pool; both when None.
         interrupt_timeout: seconds to wait for the target to stop when asked.
     """
 
     by: RankBy = RankBy.GROWTH
     seconds: float = 30.0
-    snapshots: int = 4
+    snapshots: int = 6
     pool: Optional[Pool] = None
     interrupt_timeout: float = 30.0
 
@@ -61,6 +62,9 @@ class HuntOptions:
             for no limit.
         max_stopped_share: part of the time (0 to 1) the target may stand still on average before
             the tag is sampled in bursts; None for no limit.
+        min_age: seconds beyond which a block still there counts as old, and old blocks are what
+            call sites are accused for; None takes a multiple of the longest life seen at each
+            call site (see ``kdleak.callsites.Ledger``).
         burst_hits: hits of one burst, at least.
         burst_seconds: running time of the target a burst covers at least, unless four times
             ``burst_hits`` come before. A break-in lands at a clock tick, and much work starts
@@ -79,7 +83,8 @@ class HuntOptions:
     max_hits: int = 500
     max_seconds: float = 60.0
     hits_per_second: Optional[float] = 100.0
-    max_stopped_share: Optional[float] = 0.5
+    max_stopped_share: Optional[float] = 0.2
+    min_age: Optional[float] = None
     burst_hits: int = 50
     burst_seconds: float = 0.05
     stack_depth: int = 32
@@ -104,13 +109,19 @@ class HuntOptions:
         _positive("the hits of one burst", self.burst_hits)
         _positive("the stack depth in frames", self.stack_depth)
         _positive("the time to wait for a stop in seconds", self.interrupt_timeout)
+        if self.min_age is not None and not (math.isfinite(self.min_age) and self.min_age >= 0):
+            raise UsageError(
+                f"taking blocks for old at {self.min_age} seconds",
+                "not a time",
+                "give 0 or more, or leave it out for a multiple of the longest life seen",
+            )
         if self.hits_per_second is not None:
             _positive("the hits per second", self.hits_per_second)
         if self.max_stopped_share is not None and not 0 < self.max_stopped_share <= 1:
             raise UsageError(
                 f"limiting the time stopped to a share of {self.max_stopped_share}",
                 "a share lies above 0 and at most at 1",
-                "0.5 lets the target stand still half of the time",
+                "0.2 lets the target stand still a fifth of the time",
             )
         for name, value in (
             ("burst", self.burst_seconds),

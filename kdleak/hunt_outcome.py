@@ -23,6 +23,7 @@ from kdleak.result import (
     StopReason,
     TagGrowth,
 )
+from kdleak.scaling import Whole
 from kdleak.tags import PoolTag
 from kdleak.verdict import choose_accused, verdict_sentences
 from kdleak.watch import Watch
@@ -49,6 +50,7 @@ class HuntFacts:
         remarks: sentences worth keeping.
         gaps: what could not be done or read.
         reason: why the hunt ended.
+        min_age: seconds beyond which a block is old; None for automatic.
     """
 
     engine: Engine
@@ -67,6 +69,7 @@ class HuntFacts:
     remarks: List[str] = field(default_factory=list)
     gaps: List[str] = field(default_factory=list)
     reason: Optional[StopReason] = None
+    min_age: Optional[float] = None
 
 
 def assemble(facts: HuntFacts) -> HuntResult:
@@ -104,6 +107,7 @@ def assemble(facts: HuntFacts) -> HuntResult:
         or (watch is not None and watch.unquiet),
         rank=ranking,
         remarks=tuple(facts.remarks),
+        min_age=facts.min_age,
     )
     if watch is None or facts.tag is None:
         return replace(base, verdict=_verdict_without_watch(base))
@@ -113,9 +117,19 @@ def assemble(facts: HuntFacts) -> HuntResult:
         StopReason.RESTARTED,
         StopReason.ENGINE_ERROR,
     )
-    sites = watch.ledger.sites(facts.seconds or watch.seconds, completeness.share_watched)
+    # The target stands still while it is disarmed: no block grows older by that.
+    now = watch.ended if watch.ended is not None else facts.seconds or watch.seconds
+    growth = facts.growth
+    whole = Whole(
+        max(0.0, facts.seconds - facts.seconds_stopped),
+        growth.allocs + growth.frees if growth is not None else None,
+    )
+    sites = watch.ledger.sites(now, completeness.share_watched, whole)
     return replace(
         base,
+        series=watch.ledger.series(now),
+        watched=watch.ledger.watched,
+        scaling=watch.ledger.scaling(whole),
         verdict=verdict_sentences(str(facts.tag), sites, facts.growth, len(watch.hits)),
         accused=choose_accused(sites),
         sites=sites,
@@ -151,10 +165,11 @@ def _completeness(facts: HuntFacts) -> Completeness:
         bursts=watch.bursts,
         late_hits=watch.late_hits,
         broken_stacks=watch.broken_stacks,
-        unaddressed=sum(not hit.block.address for hit in hits),
-        unsized=sum(hit.block.size is None for hit in hits),
+        unaddressed=hits.unaddressed,
+        unsized=hits.unsized,
         requests=requests,
         gaps=tuple(dict.fromkeys(facts.gaps)),
+        hits_left_out=hits.left_out,
     )
 
 

@@ -301,11 +301,13 @@ class SeriesPoint:
         at: seconds since the first arming.
         outstanding: blocks seen allocated and not seen freed by then.
         outstanding_bytes: their bytes, as far as sizes are known.
+        allocs: allocations seen by then.
     """
 
     at: float
     outstanding: int
     outstanding_bytes: int
+    allocs: int = 0
 
 
 @dataclass(frozen=True)

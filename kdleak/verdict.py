@@ -10,7 +10,9 @@ Rules, in order:
    A few blocks that stay far longer are no proof, but no clearance either: suspected.
 4. Of an accusation a suspicion remains when as many blocks from before the watch came back as
    blocks of it stayed: the tag's blocks simply live longer than we watched.
-5. Blocks whose address is not known cannot be paired. Each free can cancel only one of them, so
+5. Nor is anybody accused whose blocks stay but stopped getting more (a cache that filled up), or
+   got fewer by half on the way (they do come back); see ``kdleak.growth_series``.
+6. Blocks whose address is not known cannot be paired. Each free can cancel only one of them, so
    allocations minus all unpaired frees is the least that must have stayed.
 """
 
@@ -19,8 +21,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional, Sequence, Tuple
 
+from kdleak.confidence import wilson
+from kdleak.growth_series import NO_SHAPE, Shape
 from kdleak.model import Pool
-from kdleak.result import CallSite, Judgement, Pairing, TagGrowth
+from kdleak.result import CallSite, Judgement, Pairing, SiteGrowth, TagGrowth
 
 MIN_SAMPLE = 5
 """Blocks of known fate below which a call site is neither accused nor cleared."""
@@ -37,7 +41,13 @@ SOME_STAY = 0.02
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """The counts of one call site the verdict rests on; see ``CallSite`` for their meaning."""
+    """The counts of one call site the verdict rests on; see ``CallSite`` for their meaning.
+
+    Attributes:
+        min_age: seconds the user gave beyond which a block is old; None for automatic.
+        least_age: seconds beyond which a block of this site is old.
+        shape: how ``outstanding`` moved.
+    """
 
     allocs: int
     frees: int
@@ -48,6 +58,10 @@ class SiteFacts:
     outstanding: int
     outstanding_old: int
     longest_life: Optional[float]
+    outstanding_old_bytes: int = 0
+    min_age: Optional[float] = None
+    least_age: float = 0.0
+    shape: Shape = NO_SHAPE
 
     @property
     def known(self) -> int:
@@ -81,6 +95,9 @@ def judge(facts: SiteFacts, evidence: Evidence) -> Tuple[Judgement, str]:
         )
     judgement, sentence = _judge_paired(facts)
     if judgement is Judgement.ACCUSED:
+        judgement, more = _judge_growth(facts)
+        sentence += more
+    if judgement is Judgement.ACCUSED:
         judgement, doubt = _doubt(evidence)
         sentence += doubt
     return judgement, sentence
@@ -88,31 +105,37 @@ def judge(facts: SiteFacts, evidence: Evidence) -> Tuple[Judgement, str]:
 
 def _judge_paired(facts: SiteFacts) -> Tuple[Judgement, str]:
     if facts.outstanding == 0:
-        return Judgement.CLEARED, f"All {_followed(facts)} came back."
+        return Judgement.CLEARED, f"All {_followed(facts)} came back{_at_most(facts)}."
     share = facts.outstanding / facts.known
     old = facts.outstanding_old
-    usual = f"what is allocated here usually lives (at most {_seconds(facts.longest_life)})"
-    if old >= MIN_SAMPLE and share >= MANY_STAY:
-        return Judgement.ACCUSED, f"{_staying(facts)}."
-    if old >= MIN_SAMPLE and old / facts.known >= SOME_STAY:
-        return (
-            Judgement.ACCUSED,
-            f"{_staying(facts)}, and {old} of them are far older than {usual}.",
-        )
-    if old and facts.longest_life is not None:
+    if facts.min_age is None:
+        usual = f"what is allocated here usually lives (at most {_seconds(facts.longest_life)})"
+        older, no_older = f"far older than {usual}", "no older than usual"
+    else:
+        older = f"older than {_seconds(facts.min_age)}"
+        no_older = f"no {older}"
+    if old >= MIN_SAMPLE and (share >= MANY_STAY or old / facts.known >= SOME_STAY):
+        age = _seconds(facts.least_age)
+        if share < MANY_STAY:
+            said = f"{_staying(facts)}, and {old} of them are {older}"
+        elif old == facts.outstanding:
+            said = f"{_staying(facts)}, all of them older than {age}"
+        else:
+            said = f"{_staying(facts)}, {old} of them older than {age}"
+        return Judgement.ACCUSED, f"{said}; {_confidence(facts)}."
+    if old and (facts.longest_life is not None or facts.min_age is not None):
+        stayed = "are " if facts.min_age is not None else "stayed far longer than "
+        what = older if facts.min_age is not None else usual
         return (
             Judgement.SUSPECTED,
-            (
-                f"{old} of {_followed(facts)} stayed far longer than {usual}: too few to be "
-                "sure. Watch longer."
-            ),
+            f"{old} of {_followed(facts)} {stayed}{what}: too few to be sure. Watch longer.",
         )
     if share >= TOO_MANY_TO_CLEAR:
         return (
             Judgement.TOO_FEW,
             (
-                f"{_staying(facts)}, but too few of them are old enough to tell a leak from "
-                "blocks in use. Watch longer."
+                f"{_staying(facts)}, but too few of them are old enough (above "
+                f"{_seconds(facts.least_age)}) to tell a leak from blocks in use. Watch longer."
             ),
         )
     rest = "is" if facts.outstanding == 1 else "are"
@@ -120,9 +143,54 @@ def _judge_paired(facts: SiteFacts) -> Tuple[Judgement, str]:
         Judgement.CLEARED,
         (
             f"All but {facts.outstanding} of {_followed(facts)} came back, and what is left {rest} "
-            "no older than usual."
+            f"{no_older}{_at_most(facts)}."
         ),
     )
+
+
+def _judge_growth(facts: SiteFacts) -> Tuple[Judgement, str]:
+    """Whether an accusation stands when the way to it is looked at."""
+    shape = facts.shape
+    if shape.growth is SiteGrowth.LEVELLED_OFF:
+        late = f"only {shape.late} more" if shape.late > 0 else "none more"
+        return (
+            Judgement.LEVELLED_OFF,
+            f" But their number levelled off after {_seconds(shape.filled_at)}: {late} in the "
+            f"{_seconds(shape.flat_seconds)} since, as with a cache that filled up. Not accused; "
+            "if what leaks may have paused, hunt again while it runs.",
+        )
+    if shape.growth in (SiteGrowth.UP_AND_DOWN, SiteGrowth.FLAT):
+        return (
+            Judgement.SUSPECTED,
+            " But their number fell by half or more on the way: such blocks do come back, only "
+            "late. Watch longer.",
+        )
+    if shape.growth is SiteGrowth.TOO_FEW:
+        return (
+            Judgement.SUSPECTED,
+            " But it was watched for too few moments to tell a leak from a cache that fills up. "
+            "Watch longer.",
+        )
+    return Judgement.ACCUSED, " Their number grew to the end."
+
+
+def _confidence(facts: SiteFacts) -> str:
+    """The ratio of allocations to frees, and how well the sample tells it."""
+    interval = wilson(facts.outstanding, facts.known)
+    if interval is None:
+        return "no block was followed"
+    return (
+        f"{facts.known} allocated to {facts.known - facts.outstanding} freed, so "
+        f"{interval.low:.0%} to {interval.high:.0%} of such blocks stay (95 % confidence)"
+    )
+
+
+def _at_most(facts: SiteFacts) -> str:
+    """What the sample cannot rule out."""
+    interval = wilson(facts.outstanding, facts.known)
+    if interval is None or facts.known < MIN_SAMPLE:
+        return ""
+    return f" (at most {interval.high:.1%} stay, 95 % confidence)"
 
 
 def _doubt(evidence: Evidence) -> Tuple[Judgement, str]:
@@ -190,13 +258,18 @@ def _seconds(value: Optional[float]) -> str:
 
 
 def choose_accused(sites: Sequence[CallSite]) -> Optional[CallSite]:
-    """The accused site that holds most bytes, then most blocks; None when none is accused."""
+    """The accused site that holds most bytes in old blocks; None when none is accused."""
     accused = [site for site in sites if site.judgement is Judgement.ACCUSED]
     if not accused:
         return None
     return max(
         accused,
-        key=lambda site: (site.outstanding_bytes, site.outstanding, -site.frame.address),
+        key=lambda site: (
+            site.outstanding_old_bytes,
+            site.outstanding_bytes,
+            site.outstanding,
+            -site.frame.address,
+        ),
     )
 
 
@@ -216,6 +289,7 @@ def verdict_sentences(
             said.append(
                 f"It does so for {accused.blame.symbol}, the first frame outside framework layers."
             )
+        said.append(_scaled_words(accused))
         others = sum(site.judgement is Judgement.ACCUSED for site in sites) - 1
         if others:
             said.append(f"{others} more call site{'s are' if others > 1 else ' is'} accused too.")
@@ -231,6 +305,12 @@ def verdict_sentences(
                 f"No call site can be accused: the addresses of the blocks of tag '{tag}' are not "
                 "known at these hits, so frees could not be matched to allocations."
             )
+        elif any(site.judgement is Judgement.LEVELLED_OFF for site in sites):
+            said += [
+                f"{site.frame.symbol} is not accused: {site.sentence}"
+                for site in sites
+                if site.judgement is Judgement.LEVELLED_OFF
+            ]
         elif any(site.judgement is Judgement.TOO_FEW for site in sites):
             said.append(
                 f"Too little was seen of tag '{tag}' to accuse a call site; "
@@ -243,6 +323,18 @@ def verdict_sentences(
                 said.append("Its counters say otherwise, so watch longer (--seconds, --hits).")
     said.extend(_growth_words(tag, growth))
     return tuple(sentence for sentence in said if sentence)
+
+
+def _scaled_words(site: CallSite) -> str:
+    """What a sampled call site comes to over the whole hunt."""
+    if site.scaled is None:
+        return ""
+    blocks, size = site.scaled.blocks_within, site.scaled.bytes_within
+    return (
+        f"Over the whole hunt, the time between bursts included, that is about "
+        f"{site.scaled.blocks:,.0f} blocks ({blocks.low:,.0f} to {blocks.high:,.0f}) or "
+        f"{site.scaled.bytes:,.0f} bytes ({size.low:,.0f} to {size.high:,.0f}; 95 % confidence)."
+    )
 
 
 def _limit(sites: Sequence[CallSite]) -> str:

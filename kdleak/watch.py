@@ -13,6 +13,7 @@ from kdleak.arm import ArmedTag
 from kdleak.callsites import Ledger
 from kdleak.engine.base import Engine
 from kdleak.errors import KdleakError, LinkError, TargetRestarted
+from kdleak.hit_log import HitLog
 from kdleak.hunt_options import HuntOptions
 from kdleak.model import Block, Hit, HitKind, Registers, Stack, StackEnd, Stop, StopKind
 from kdleak.pacing import Usage, burst_is_over, rest_needed
@@ -44,8 +45,10 @@ class Watch:
 
     Attributes:
         ledger: hits by call site.
-        hits: every hit in order.
+        hits: the hits one by one; of very many the first and the last.
         started: clock reading of the first arming.
+        ended: seconds from then to the end of the watch, before the last disarming; None while it
+            goes on.
         late_hits: hits that came after a disarm.
         broken_stacks: hits whose stack ends early.
         bursts: times the tag was armed.
@@ -80,9 +83,10 @@ class Watch:
         self._burst_stopped_before = 0.0
         self._break_in_pending = False
         self._stopped_before = engine.seconds_stopped
-        self.ledger = Ledger(engine.target.pointer_size)
-        self.hits: List[Hit] = []
+        self.ledger = Ledger(engine.target.pointer_size, options.min_age)
+        self.hits = HitLog()
         self.started: Optional[float] = None
+        self.ended: Optional[float] = None
         self.late_hits = 0
         self.broken_stacks = 0
         self.bursts = 0
@@ -126,6 +130,9 @@ class Watch:
             self._end(StopReason.LINK_LOST, error)
         except KdleakError as error:
             self._end(StopReason.ENGINE_ERROR, error)
+        finally:
+            self.ended = self.seconds
+            self.ledger.finish(self.ended, self._usage().burst_running)
 
     def settle(self) -> None:
         """After a disarm: let hits that were on their way arrive, then stop the target again.
@@ -210,7 +217,7 @@ class Watch:
             restarted = state.status is DisarmStatus.NOT_NEEDED
             self._end(StopReason.RESTARTED if restarted else StopReason.LINK_LOST)
             return
-        self.ledger.pause(self.seconds)
+        self.ledger.pause(self.seconds, self._usage().burst_running)
         self._report(HuntPhase.RESTING)
         left = self._options.max_seconds - self.seconds
         self._take_late_hits(self._clock() + min(seconds, max(0.0, left)), armed.resume)
@@ -218,6 +225,7 @@ class Watch:
             self._end(StopReason.SECONDS)
         if self.reason is None:
             armed.arm()
+            self.ledger.resume(self.seconds)
             self.bursts += 1
             self._start_burst()
 

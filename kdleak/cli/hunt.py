@@ -56,7 +56,7 @@ from kdleak.windbg.recording import Memory, as_replayed
 @click.option(
     "--max-stop-share",
     type=FiniteRange(min=0, max=1, min_open=True),
-    default=0.5,
+    default=0.2,
     show_default=True,
     metavar="SHARE",
     help="Watch a hot tag in bursts so that the target is not stopped for more than this share "
@@ -69,6 +69,14 @@ from kdleak.windbg.recording import Memory, as_replayed
     show_default=True,
     metavar="RATE",
     help="Watch a tag that is hit more often than this in bursts.",
+)
+@click.option(
+    "--min-age",
+    type=FiniteRange(min=0),
+    default=None,
+    metavar="SECONDS",
+    help="A block still there counts as old, and against its call site, beyond this age. "
+    "Default: 4 times the longest life seen at that call site, 1 second where none was freed.",
 )
 @click.option(
     "--grace",
@@ -98,6 +106,7 @@ def command(
     seconds: float,
     max_stop_share: float,
     hits_per_second: float,
+    min_age: Optional[float],
     grace: float,
     full_speed: bool,
     depth: int,
@@ -137,6 +146,7 @@ def command(
         stack_depth=depth,
         interrupt_timeout=target.timeout,
         grace_seconds=grace,
+        min_age=min_age,
         max_stopped_share=None if full_speed else max_stop_share,
         hits_per_second=None if full_speed else hits_per_second,
     )

@@ -95,10 +95,10 @@ def parse_hunt(arguments: Sequence[str]) -> Request:
     parser.add_argument(
         "--max-stop-share",
         type=float,
-        default=0.5,
+        default=0.2,
         metavar="SHARE",
         help="watch a hot tag in bursts so that the target does not stand still for more than "
-        "this share of the time (0.5)",
+        "this share of the time (0.2)",
     )
     parser.add_argument(
         "--hits-per-second",
@@ -106,6 +106,13 @@ def parse_hunt(arguments: Sequence[str]) -> Request:
         default=100.0,
         metavar="RATE",
         help="watch a tag that is hit more often in bursts (100)",
+    )
+    parser.add_argument(
+        "--min-age",
+        type=float,
+        metavar="SECONDS",
+        help="a block still there counts as old, and against its call site, beyond this age "
+        "(4 times the longest life seen at that call site, 1 second where none was freed)",
     )
     _add_seconds(parser, "--grace", 120.0, "how long to try to get a lost link back, to disarm")
     parser.add_argument(
@@ -124,6 +131,7 @@ def parse_hunt(arguments: Sequence[str]) -> Request:
         stack_depth=given.depth,
         interrupt_timeout=given.timeout,
         grace_seconds=given.grace,
+        min_age=given.min_age,
         max_stopped_share=None if given.full_speed else given.max_stop_share,
         hits_per_second=None if given.full_speed else given.hits_per_second,
     )
@@ -206,7 +214,7 @@ def _add_ranking(parser: argparse.ArgumentParser, *, dumps: bool = False) -> Non
     )
     _add_seconds(parser, "--interval", 30.0, "how long growth is measured; the target runs")
     parser.add_argument(
-        "--snapshots", type=_count, default=4, help="snapshots within the interval (4)"
+        "--snapshots", type=_count, default=6, help="snapshots within the interval (6)"
     )
 
 

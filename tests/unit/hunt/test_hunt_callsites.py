@@ -62,7 +62,9 @@ def test_a_block_freed_by_another_function_still_cancels() -> None:
     assert (site.allocs, site.frees, site.returned, site.outstanding) == (8, 0, 8, 0)
     assert site.outstanding_bytes == 0
     assert site.judgement is Judgement.CLEARED
-    assert site.sentence == "All 8 blocks allocated here came back."
+    assert site.sentence == (
+        "All 8 blocks allocated here came back (at most 32.4% stay, 95 % confidence)."
+    )
     assert script.sites()["otherdrv!Cleanup+0x5"].judgement is Judgement.FREES_ONLY
     assert site.longest_life == pytest.approx(0.1)
 
@@ -77,11 +79,16 @@ def test_the_leak_beside_honest_traffic() -> None:
     sites = script.sites()
     leak, good = sites["leakdrv!Get+0x3"], sites["gooddrv!Get+0x3"]
     assert leak.judgement is Judgement.ACCUSED
-    assert leak.sentence == "59 of 59 blocks allocated here were not freed while watched."
+    assert leak.sentence == (
+        "59 of 59 blocks allocated here were not freed while watched, 57 of them older than 1 s; "
+        "59 allocated to 0 freed, so 94% to 100% of such blocks stay (95 % confidence). Their "
+        "number grew to the end."
+    )
     assert (leak.outstanding, leak.outstanding_bytes) == (59, 59 * 0x100)
     assert good.judgement is Judgement.CLEARED
     assert good.sentence == (
-        "All but 3 of 62 blocks allocated here came back, and what is left are no older than usual."
+        "All but 3 of 62 blocks allocated here came back, and what is left are no older than usual "
+        "(at most 13.3% stay, 95 % confidence)."
     )
     assert choose_accused(list(sites.values())) == leak
     assert next(iter(sites)) == "leakdrv!Get+0x3"
