@@ -138,9 +138,11 @@ def load_tag_lists(
 
 
 def _named(named: Path) -> TagLists:
-    file = named / _NAME if named.is_dir() else named
+    file = named
     lists = []
     try:
+        if named.is_dir():
+            file = named / _NAME
         beside = file.with_name(_LOCAL_NAME)
         if beside != file and _is_file(beside):
             lists.append((beside, _read(beside)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Callable
 
 from kdleak.model import StopKind
@@ -29,7 +30,8 @@ def with_stores(symbol_path: str, *, fetch: bool) -> str:
     store = default_cache()
     if not symbol_path and fetch:
         return "*".join(filter(None, ["srv", str(store or ""), MICROSOFT_SERVER]))
-    if store is None or not (fetch or store.is_dir()):
+    # os.path: a home that this user may not look into is no error, as Path.is_dir makes it.
+    if store is None or not (fetch or os.path.isdir(store)):  # noqa: PTH112
         return symbol_path  # a place that is not there would only look odd in messages
     return ";".join(filter(None, [symbol_path, f"cache*{store}"]))
 

@@ -130,7 +130,8 @@ def target_options(function: _Function) -> Callable[..., Any]:
         click.option(
             "-z",
             "dump",
-            type=click.Path(path_type=Path),
+            # Whether it can be read is for its reader to say, who knows what to do about it.
+            type=click.Path(readable=False, path_type=Path),
             metavar="FILE",
             help="A crash dump of a Windows kernel instead of a live target, as for WinDbg's -z.",
         ),

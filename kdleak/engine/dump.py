@@ -317,12 +317,24 @@ class DumpEngine(NoLiveTarget):
             except MemoryUnreadable:
                 pass  # its row in the leading table is not there; all of the tables may tell more
         if self._whole is None:
-            self._whole = self._at_uptime(self._tables.usage())
+            self._whole = self._at_uptime(self._read_whole(self._tables))
         if tag is None:
             return self._whole
         row = self._whole.find(tag)
         rows = (row,) if row is not None else ()
         return PoolSnapshot(self._whole.taken_at, rows, self._whole.source, self._whole.gaps)
+
+    def _read_whole(self, tables: PoolTagTables) -> PoolSnapshot:
+        try:
+            return tables.usage()
+        except MemoryUnreadable as error:
+            raise MemoryUnreadable(
+                error.address,
+                error.size,
+                "the pool tag tables are there, and these pages are not in the dump",
+                "see whether the file was copied whole; if it was, have Windows write a kernel "
+                "memory dump and wait for the next crash",
+            ) from error
 
     def _new_tables(self) -> PoolTagTables:
         places = self.places

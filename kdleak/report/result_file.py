@@ -45,9 +45,14 @@ def refuse_overwrite(output: Optional[Path], *, force: bool) -> None:
     """
     if output is None:
         return
-    if output.is_dir():
+    try:
+        folder, there = output.is_dir(), output.exists()
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise UsageError(f"writing {output}", why, "name a file elsewhere") from error
+    if folder:
         raise UsageError(f"writing {output}", "it is a folder", "name a file in it")
-    if output.exists() and not force:
+    if there and not force:
         raise UsageError(f"writing {output}", "the file exists", "add --force or name another file")
     if not output.parent.is_dir():
         raise UsageError(f"writing {output}", "its folder does not exist", "create the folder")
