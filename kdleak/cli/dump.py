@@ -21,7 +21,7 @@ _SECONDS = 0.5
 
 
 @click.command("dump")
-@click.argument("file", type=click.Path(path_type=Path), metavar="MEMORY.DMP")
+@click.argument("file", type=click.Path(readable=False, path_type=Path), metavar="MEMORY.DMP")
 @click.option(
     "-y",
     "symbol_path",
@@ -91,7 +91,13 @@ def command(
     text = (
         dump_json(found)
         if as_json
-        else render_dump(found, width=console.width(), style=console.palette(output), top=top)
+        else render_dump(
+            found,
+            width=console.width(),
+            style=console.palette(output),
+            top=top,
+            file=str(file),
+        )
     )
     console.write_result(text, output, force=force)
     return ExitCode.INCOMPLETE if found.gaps else ExitCode.DONE

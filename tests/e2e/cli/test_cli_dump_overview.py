@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -105,12 +106,43 @@ def test_text_says_who_holds_and_who_asks():
     assert f"nonpaged: {held:,} bytes in {blocks:,} blocks (320 bytes each" in text
     assert "Code that asks for it: leakydrv." in text
     assert "Bug check 0xe2" in text
-    assert "Next: kdleak find 'Leak'" in text
+    assert f"kdleak find Leak -z {SAMPLES / 'later.dmp'}" in " ".join(text.split())
+
+
+def test_the_first_sentences_answer():
+    lines = kdleak("dump", SAMPLES / "later.dmp", COLUMNS="200").stdout.splitlines()
+    blocks, held = outstanding("later.dmp", "Leak")
+    share = held / sum(pools["nonpaged"][2] for pools in TRUTH["later.dmp"]["tags"].values()
+                       if "nonpaged" in pools)  # fmt: skip
+    said = lines[1].strip()
+    assert said.startswith("nonpaged pool: ")
+    # The ledger does not book all of the kernel's own tables, so the share of all is smaller.
+    assert 0 < float(said.split()[2].rstrip("%")) <= 100 * share
+    assert f"is 'Leak', {blocks:,} blocks of 320 bytes ({held:,} bytes)" in said
+    assert "asked for by leakydrv; next 'Busy'" in said
+    assert lines[2].strip().startswith("paged pool: ")
+
+
+def test_sizes_are_those_of_blocks_in_use():
+    text = " ".join(kdleak("dump", SAMPLES / "later.dmp", "--tag", "Leak").stdout.split())
+    blocks, _ = outstanding("later.dmp", "Leak")
+    assert f"Every block in use was seen: {blocks:,} x 320 bytes; 18 freed seen, too." in text
+
+
+def test_what_was_not_seen_is_said_once():
+    text = " ".join(kdleak("dump", SAMPLES / "later.dmp", "--tag", "Pool").stdout.split())
+    # Of the tables, which the ledger does not book.
+    assert re.search(r"Blocks in use: \d of 4 seen \([\d,]+ of 106,496 bytes\)", text)
+    assert "the tag tables count" not in text
+    assert "Not seen, which does not mean that it is not there" in text
 
 
 def test_an_unknown_tag_is_answered():
     text = kdleak("dump", SAMPLES / "early.dmp", "--tag", "Nope").stdout
     assert "The tag tables do not name it." in text
+    assert "kdleak find" not in text
+    text = kdleak("dump", SAMPLES / "early.dmp", "--tag", "leak").stdout
+    assert "Upper and lower case count: there is 'Leak'." in text
 
 
 def test_owner_from_the_users_own_list(tmp_path: Path):
