@@ -139,6 +139,24 @@ def _site(site: Node, names: _Names, limits: Limits) -> Dict[str, Any]:
 def _facts(site: Node, limits: Limits) -> List[str]:
     """What else is known of a call site, in words."""
     facts = []
+    blocks = site.integer("outstanding", 0)
+    if blocks and site.has("oldest_age"):
+        median = ""
+        if site.has("median_age") and blocks > 1:
+            median = f", half of them for {seconds(site.number('median_age'))} or longer"
+        facts.append(
+            f"The oldest block that stayed is {seconds(site.number('oldest_age'))} old{median}; "
+            f"old is more than {seconds(site.number('min_age', 0.0))}."
+        )
+    share = site.find_node("share_staying")
+    if share is not None:
+        low, high = share.number("low"), share.number("high")
+        facts.append(f"Share of blocks that stay: {low:.0%} to {high:.0%} (95 % interval).")
+    if site.text("growth", "too_few") != "too_few":
+        facts.append(f"While watched, their number {_MOVED.get(site.text('growth'), 'moved')}.")
+    scaled = site.find_node("scaled")
+    if scaled is not None:
+        facts.append(f"Over the whole hunt, pauses included: {scaled_words(scaled)}.")
     if site.has("longest_life"):
         facts.append(
             f"Longest time from allocation to free: {seconds(site.number('longest_life'))}."
@@ -152,6 +170,27 @@ def _facts(site: Node, limits: Limits) -> List[str]:
         if site.integer(key, 0):
             facts.append(f"{site.integer(key):,} {words}.")
     return [middle_cut(fact, limits.sentence) for fact in facts]
+
+
+_MOVED = {
+    "grew": "grew to the end",
+    "levelled_off": "rose at first and then stayed",
+    "up_and_down": "went up and down",
+    "flat": "stayed the same",
+}
+
+
+def scaled_words(scaled: Node) -> str:
+    """A figure scaled from a sample, with its error bars.
+
+    Raises:
+        UsageError: the document is damaged.
+    """
+    within = scaled.node("bytes_within")
+    return (
+        f"about {size(scaled.number('bytes'))} in {scaled.number('blocks'):,.0f} blocks stayed "
+        f"(95 % interval: {size(within.number('low'))} to {size(within.number('high'))})"
+    )
 
 
 def seconds(value: float) -> str:

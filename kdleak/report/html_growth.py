@@ -91,19 +91,14 @@ def watched_intervals(hunt: Node) -> Tuple[Tuple[float, float], ...]:
     Raises:
         UsageError: the document is damaged.
     """
+    told = hunt.number_pairs("watched")
     done = hunt.node("completeness")
-    told = tuple(
-        (one.number("start"), one.number("end")) for one in done.nodes("watched_intervals")
-    )
     if not told and done.integer("bursts", 0) == 1:
         return ((0.0, done.number("seconds_watched", 0.0)),)
     return told
 
 
 def _watched_chart(page: Markup, hunt: Node) -> int:
-    done = hunt.node("completeness")
-    if done.integer("bursts", 0) != 1:
-        return 0
     lines = site_lines(hunt)
     if not lines:
         return 0

@@ -5,11 +5,18 @@ from __future__ import annotations
 from html import escape
 from typing import Iterable, List, Sequence, Tuple
 
-from kdleak.report.html_data import Limits, accused_site, middle_cut, seconds, size
+from kdleak.report.html_data import (
+    Limits,
+    accused_site,
+    middle_cut,
+    scaled_words,
+    seconds,
+    size,
+)
 from kdleak.report.result_document import Node
 from kdleak.report.stack_weights import frame_name
 
-_TONES = {"accused": "bad", "suspected": "warn"}
+_TONES = ("accused", "suspected")
 
 
 class Markup:
@@ -121,6 +128,9 @@ def _tiles(page: Markup, hunt: Node, accused: Node | None) -> None:
     else:
         pairing = hunt.node("pairing")
         rows.append(("Stayed in all", size(pairing.integer("outstanding_bytes", 0))))
+    scaled = accused.find_node("scaled") if accused is not None else None
+    if scaled is not None:
+        rows.append(("In the whole hunt", f"about {size(scaled.number('bytes'))}"))
     rows.append(("Hits", f"{done.integer('hits', 0):,}"))
     rows.append(("Watched", f"{done.number('share_watched', 0.0):.0%} of {_whole(done)}"))
     rows.append(("Target", "put back" if hunt.node("disarm").flag("safe") else "NOT CONFIRMED"))
@@ -193,7 +203,7 @@ def conditions(page: Markup, hunt: Node) -> None:
                 "Requests",
                 f"{requests:,}, {requests / hits:.1f} per hit" if requests and hits else "",
             ),
-            *_budgets(hunt),
+            *_sampling(hunt),
             (
                 "Pairing",
                 f"{pairing.integer('paired', 0):,} frees matched to their allocation, "
@@ -213,21 +223,26 @@ def conditions(page: Markup, hunt: Node) -> None:
     page.close()
 
 
-def _budgets(hunt: Node) -> List[Tuple[str, str]]:
-    """The options of the run, where the result tells them."""
-    budgets = hunt.find_node("budgets")
-    if budgets is None:
-        return []
+def _sampling(hunt: Node) -> List[Tuple[str, str]]:
+    """How figures were scaled and what counted as old, where the result tells."""
     rows = []
-    for key, name in (
-        ("max_hits", "Hits at most"),
-        ("max_seconds", "Seconds at most"),
-        ("max_stopped_share", "Share of the time stopped at most"),
-        ("hits_per_second", "Hits per second at most"),
-        ("min_age", "Counted as staying after"),
+    if hunt.has("min_age"):
+        rows.append(("Old is more than", seconds(hunt.number("min_age"))))
+    scaling = hunt.find_node("scaling")
+    if scaling is not None:
+        words = scaling.text("method", "")
+        if scaling.has("total"):
+            words += f"; all call sites: {scaled_words(scaling.node('total'))}"
+        rows.append(("Scaled from a sample", f"{words}; times {scaling.number('factor', 1.0):.3g}"))
+    options = hunt.find_node("options")
+    for key, name, shown in (
+        ("max_hits", "Hits at most", "{:,g}"),
+        ("max_seconds", "Seconds of watching at most", "{:,g}"),
+        ("max_stopped_share", "Share of the time stopped at most", "{:.0%}"),
+        ("hits_per_second", "Watched in bursts from hits per second", "{:,g}"),
     ):
-        if budgets.has(key):
-            rows.append((name, f"{budgets.number(key):,g}"))
+        if options is not None and options.has(key):
+            rows.append((name, shown.format(options.number(key))))
     return rows
 
 

@@ -12,16 +12,35 @@ MAX_LINES = 4
 
 
 def site_lines(hunt: Node) -> Tuple[Line, ...]:
-    """Outstanding bytes over time of the call sites that hold most, from the hits.
-
-    Only meaningful where the tag was watched without pauses: a free in a pause is not seen.
+    """Outstanding bytes over time of the call sites that hold most.
 
     Args:
         hunt: a "kdleak.hunt" document.
 
+    Returns:
+        A line per call site; none where the result does not tell how it was.
+
     Raises:
         UsageError: the document is damaged.
     """
+    lines = []
+    for site in hunt.nodes("call_sites"):
+        points = tuple(
+            (point.number("at"), point.number("outstanding_bytes", 0.0))
+            for point in site.nodes("series")
+        )
+        if site.integer("allocs", 0) and len(points) > 1:
+            lines.append(Line(frame_name(site.node("frame")), points))
+        if len(lines) == MAX_LINES:
+            break
+    done = hunt.node("completeness")
+    # Without a series the hits tell, but not where a free may have come in a pause.
+    if lines or done.integer("bursts", 0) != 1 or done.integer("hits_left_out", 0):
+        return tuple(lines)
+    return _from_hits(hunt)
+
+
+def _from_hits(hunt: Node) -> Tuple[Line, ...]:
     stacks = [stack.text("call_site", "") for stack in hunt.nodes("stacks")]
     labels: Dict[str, str] = {}
     for site in hunt.nodes("call_sites"):

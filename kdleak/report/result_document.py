@@ -141,6 +141,20 @@ class Node:
                 self._refuse(key, "a list of numbers")
         return tuple(values)
 
+    def number_pairs(self, key: str) -> Tuple[Tuple[float, float], ...]:
+        """A list of pairs of numbers, such as intervals; an absent one is empty.
+
+        Raises:
+            UsageError: it is something else.
+        """
+        pairs = []
+        for value in self._list(key):
+            if not isinstance(value, list) or len(value) != 2:
+                self._refuse(key, "a list of pairs of numbers")
+            first, second = Node({key: value}, self.path, self.name).numbers(key)
+            pairs.append((float(first), float(second)))
+        return tuple(pairs)
+
     def rows(self, key: str) -> Iterator[Dict[str, Any]]:
         """The objects of a long list, unwrapped; the caller checks what it takes from them."""
         for value in self._list(key):

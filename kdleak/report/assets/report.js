@@ -282,9 +282,10 @@
 
   // --- call sites -------------------------------------------------------------------------------
   function siteTable() {
+    const VERDICTS = ["accused", "suspected", "too few", "levelled off", "cleared", "frees only"];
     const columns = [
       ["Call site", (site) => data.names[site.name].toLowerCase()],
-      ["Verdict", (site) => ["accused", "suspected", "too few", "cleared", "frees only"].indexOf(site.judgement)],
+      ["Verdict", (site) => VERDICTS.indexOf(site.judgement)],
       ["Bytes out", (site) => site.bytes],
       ["Blocks out", (site) => site.blocks],
       ["Old", (site) => site.old],
