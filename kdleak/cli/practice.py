@@ -58,6 +58,12 @@ _HEAD = {
     "--processors", type=click.IntRange(1, 2), default=2, show_default=True, help="Processors."
 )
 @click.option(
+    "--scenario",
+    type=click.Choice(["frameworks", "handover", "cache"]),
+    help="Load further drivers. frameworks: a leak (tag Fmwk) behind five framework frames; "
+    "handover: blocks (Hand) that another driver frees; cache: one (Warm) that fills up.",
+)
+@click.option(
     "--rate",
     type=FiniteRange(min=0),
     default=100.0,
@@ -75,6 +81,7 @@ def command(
     seed: int,
     build: str,
     processors: int,
+    scenario: Optional[str],
     rate: float,
     until_eof: bool,
     as_json: bool,
@@ -114,7 +121,13 @@ def command(
                 "leave --kdnet and --serial out",
             )
         try:
-            dump = write_dump(options, seed=seed, build=int(build), processors=processors)
+            dump = write_dump(
+                options,
+                seed=seed,
+                build=int(build),
+                processors=processors,
+                scenario=scenario or "",
+            )
         except ImportError as error:
             raise _no_practice(error) from error
         return _show_dump(dump, as_json=as_json)
@@ -122,6 +135,7 @@ def command(
     connection, hint = _connection(kdnet, key, serial)
     try:
         from kdleak.practice.run import run_practice  # noqa: PLC0415 - needs an extra
+        from kdleak.practice.workload import Workload  # noqa: PLC0415 - as is this
     except ImportError as error:
         raise _no_practice(error) from error
 
@@ -140,6 +154,7 @@ def command(
         build=int(build),
         processors=processors,
         rate=rate,
+        workload=Workload(scenario=scenario or ""),
         on_ready=ready,
     )
     if as_json:
@@ -166,7 +181,7 @@ def _show_dump(dump: CrashDump, *, as_json: bool) -> int:
 
 def _echo_truth(sites: Iterable[CallSite]) -> None:
     for site in sites:
-        if site.tag.text in {"Leak", "Busy"} and site.allocs:
+        if site.tag.text in {"Leak", "Busy", "Fmwk", "Hand", "Warm"} and site.allocs:
             name = f"{site.module}!{site.function}+0x{site.offset:x}"
             click.echo(
                 sanitise(

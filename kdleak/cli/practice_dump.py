@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
@@ -118,7 +118,9 @@ def dump_options(command: _Command) -> _Command:
     return command
 
 
-def write_dump(options: DumpOptions, *, seed: int, build: int, processors: int) -> CrashDump:
+def write_dump(
+    options: DumpOptions, *, seed: int, build: int, processors: int, scenario: str = ""
+) -> CrashDump:
     """Run a machine and write its dump.
 
     Raises:
@@ -149,14 +151,15 @@ def write_dump(options: DumpOptions, *, seed: int, build: int, processors: int) 
         processors=processors,
         memory=int(memory * _PAGES_PER_MEGABYTE) * _PAGE_SIZE,
         ticks=crash.DEFAULT_TICKS if options.ticks is None else options.ticks,
-        workload=_workload(options.workload, crash.DEFAULT_WORKLOAD),
+        workload=replace(_workload(options.workload, crash.DEFAULT_WORKLOAD), scenario=scenario),
         data_block=data_block,
         force=options.force,
     )
 
 
 def _workload(settings: Iterable[str], start: Workload) -> Workload:
-    values = {field.name: getattr(start, field.name) for field in fields(Workload)}
+    numbers = [field.name for field in fields(Workload) if isinstance(field.default, int)]
+    values: dict[str, Any] = {name: getattr(start, name) for name in numbers}
     for setting in settings:
         name, _, number = setting.partition("=")
         name = name.strip().replace("-", "_")
@@ -167,4 +170,4 @@ def _workload(settings: Iterable[str], start: Workload) -> Workload:
                 "--workload leak_requests=50",
             )
         values[name] = int(number)
-    return Workload(**values)
+    return replace(start, **values)

@@ -34,6 +34,9 @@ LEDGER_HEADER_PAGES = 16
 LEDGER_SITES = 512
 LEDGER_SITE_SIZE = 0x40
 
+_LATE_IMAGE = 1 + DRIVERS.index("busydrv")
+_DRIVER_GAP = 0x10_0000
+
 CLOCK_VECTOR = 0xD1
 GDT_SIZE = 0x70
 IDT_SIZE = 0x1000
@@ -117,7 +120,7 @@ def boot_system(
     addresses = AddressMap.choose(seed)
     space = AddressSpace(memory, first_frame=0x100)
     space.map_self(addresses.self_map_slot)
-    images = _load_images(space, addresses, build)
+    images = _load_images(space, addresses, build, workload.scenario)
     for driver in images[1:]:
         _set_driver_parameters(space, driver, workload, seed)
     space.map_new(SHARED_DATA, PAGE_SIZE, READ_WRITE)
@@ -130,9 +133,8 @@ def boot_system(
     gdt, idt, pcr = _write_processor_tables(space, addresses, images[0], processors)
     block = addresses.system
     space.map_new(block, 2 * PAGE_SIZE, READ_WRITE)
-    head, late = _write_module_list(
-        space, block + 0x400, images, last_is_late=workload.late_driver_at_tick > 0
-    )
+    late_image = _LATE_IMAGE if workload.late_driver_at_tick > 0 else 0
+    head, late = _write_module_list(space, block + 0x400, images, late_image)
     space.write(
         block,
         _loader_block(space, addresses, images, (head, late), pcr, seed=seed, workload=workload),
@@ -166,14 +168,23 @@ def _stack_top(addresses: AddressMap, index: int) -> int:
     return addresses.stacks + (index + 1) * (STACK_SIZE + PAGE_SIZE)
 
 
-def _load_images(space: AddressSpace, addresses: AddressMap, build: int) -> tuple[LoadedImage, ...]:
-    files = image_files(build)
+def _load_images(
+    space: AddressSpace, addresses: AddressMap, build: int, scenario: str
+) -> tuple[LoadedImage, ...]:
+    files = image_files(build, scenario)
     kernel = load_image(space, files[0], addresses.kernel, name="nt")
-    drivers = [
-        load_image(space, path, base, name=name, exports=kernel.exports)
-        for path, base, name in zip(files[1:], addresses.drivers, DRIVERS, strict=True)
-    ]
-    return (kernel, *drivers)
+    exports = dict(kernel.exports)
+    images = [kernel]
+    for index, path in enumerate(files[1:]):
+        # Scenarios' drivers lie beyond the others, whose places must not depend on them.
+        base = (
+            addresses.drivers[index]
+            if index < len(addresses.drivers)
+            else addresses.drivers[-1] + (index - len(addresses.drivers) + 1) * _DRIVER_GAP
+        )
+        images.append(load_image(space, path, base, name=path.stem, exports=exports))
+        exports.update(images[-1].exports)
+    return tuple(images)
 
 
 def _set_driver_parameters(
@@ -228,17 +239,23 @@ def _write_processor_tables(
 
 
 def _write_module_list(
-    space: AddressSpace, at: int, images: tuple[LoadedImage, ...], *, last_is_late: bool
+    space: AddressSpace, at: int, images: tuple[LoadedImage, ...], late_image: int
 ) -> tuple[int, int]:
     """KLDR_DATA_TABLE_ENTRY of every image, in a circle through a list head at ``at``.
+
+    Args:
+        space: the page tables.
+        at: address of the list head.
+        images: nt first.
+        late_image: index of the driver that is loaded later, 0 for none.
 
     Returns:
         The list head, and the entry of a driver that is loaded later (0 for none); that one is
         not in the circle yet.
     """
     entries = [at + 0x20 + 0x300 * index for index in range(len(images))]
-    late = entries[-1] if last_is_late else 0
-    ring = [at, *(entries[:-1] if late else entries), at]
+    late = entries[late_image] if late_image else 0
+    ring = [at, *(entry for entry in entries if entry != late), at]
     space.write(at, struct.pack("<QQ", ring[1], ring[-2]))
     for entry, image in zip(entries, images, strict=True):
         full, base = image.path.encode("utf-16-le"), image.file_name.encode("utf-16-le")
@@ -284,7 +301,10 @@ def _loader_block(
         workload.tracker_rows, workload.expansion_rows, workload.big_page_rows, addresses.ledger,
         _SYSTEM_TIME_BASE, workload.tick_length, space.root, pages,
     )  # fmt: skip
-    entries = [image.entry_point for image in (images[1:-1] if module_list[1] else images[1:])]
+    late_image = _LATE_IMAGE if module_list[1] else 0
+    entries = [
+        image.entry_point for index, image in enumerate(images) if index not in {0, late_image}
+    ]
     struct.pack_into(f"<{len(entries)}Q", block, 0xC0, *entries)
     struct.pack_into(
         "<5Q", block, 0x100,

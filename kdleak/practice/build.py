@@ -18,12 +18,21 @@ import tempfile
 from pathlib import Path
 
 from kdleak.errors import ExitCode, MissingDependency, TargetError
-from kdleak.practice.images import BUILDS, DRIVERS, IMAGE_DIRECTORY, kernel_directory
+from kdleak.practice.images import (
+    BUILDS,
+    DRIVERS,
+    IMAGE_DIRECTORY,
+    SCENARIO_DIRECTORY,
+    kernel_directory,
+)
+from kdleak.practice.scenarios import SCENARIOS, VERSIONS
+from kdleak.practice.version_script import version_script
 
 KERNEL_SOURCES = Path(__file__).parent / "kernel"
 COMPILER = "clang-19"
 LINKER = "lld-link-19"
 LIBRARIAN = "llvm-dlltool-19"
+RESOURCE_COMPILER = "llvm-rc-19"
 KERNEL_UNITS = ("ke", "mm", "tracker", "pool", "ledger", "kd", "population")
 
 _TARGET = "--target=x86_64-pc-windows-msvc"
@@ -67,7 +76,8 @@ _MZ_BYTES_ON_LAST_PAGE = 0x90
 
 def missing_tools() -> tuple[str, ...]:
     """The programs of the toolchain that are not on this machine's path."""
-    return tuple(name for name in (COMPILER, LINKER, LIBRARIAN) if shutil.which(name) is None)
+    tools = (COMPILER, LINKER, LIBRARIAN, RESOURCE_COMPILER)
+    return tuple(name for name in tools if shutil.which(name) is None)
 
 
 def build_images(output: Path) -> tuple[Path, ...]:
@@ -90,7 +100,7 @@ def build_images(output: Path) -> tuple[Path, ...]:
     written: list[Path] = []
     with tempfile.TemporaryDirectory(prefix="practice-kernel-") as name:
         work = Path(name)
-        for source in KERNEL_SOURCES.iterdir():
+        for source in (*KERNEL_SOURCES.iterdir(), *(KERNEL_SOURCES / "scenarios").iterdir()):
             if source.is_file():
                 shutil.copyfile(source, work / source.name)
         _run(work, LIBRARIAN, "-m", "i386:x86-64", "-d", "ntoskrnl.def", "-l", "ntoskrnl.lib")
@@ -101,6 +111,11 @@ def build_images(output: Path) -> tuple[Path, ...]:
         for driver in DRIVERS:
             _build_driver(work, driver)
             written += _collect(work, f"{driver}.sys", output, Path())
+        folder = SCENARIO_DIRECTORY.relative_to(IMAGE_DIRECTORY)
+        for scenario in SCENARIOS:
+            for index, driver in enumerate(scenario.drivers):
+                _build_scenario_driver(work, driver, scenario.drivers[:index])
+                written += _collect(work, f"{driver}.sys", output, folder)
     return tuple(sorted(written))
 
 
@@ -145,6 +160,29 @@ def _build_driver(work: Path, driver: str) -> None:
         f"/pdb:{driver}.pdb",
         f"{driver}.obj",
         "ntoskrnl.lib",
+    )
+
+
+def _build_scenario_driver(work: Path, driver: str, earlier: tuple[str, ...]) -> None:
+    """A driver that may import from those before it, with a version resource."""
+    inputs = [f"{driver}.obj", "ntoskrnl.lib"]
+    inputs += [f"{name}.lib" for name in earlier if (work / f"{name}.lib").exists()]
+    if driver in VERSIONS:
+        (work / f"{driver}.rc").write_text(version_script(driver, VERSIONS[driver]), "ascii")
+        _run(work, RESOURCE_COMPILER, "/FO", f"{driver}.res", f"{driver}.rc")
+        inputs.append(f"{driver}.res")
+    _run(work, COMPILER, *_COMPILE, "-c", f"{driver}.c", "-o", f"{driver}.obj")
+    _run(
+        work,
+        LINKER,
+        *_LINK,
+        "/driver",
+        "/entry:DriverEntry",
+        f"/map:{driver}.map",
+        f"/out:{driver}.sys",
+        f"/pdb:{driver}.pdb",
+        f"/implib:{driver}.lib",
+        *inputs,
     )
 
 

@@ -119,9 +119,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print the result as JSON at the end")
     group = parser.add_argument_group("workload")
     for field in fields(Workload):
-        group.add_argument(
-            f"--{field.name.replace('_', '-')}", type=int, default=field.default, metavar="N"
-        )
+        option = f"--{field.name.replace('_', '-')}"
+        if isinstance(field.default, str):
+            group.add_argument(option, default=field.default, metavar="NAME")
+        else:
+            group.add_argument(option, type=int, default=field.default, metavar="N")
     return parser
 
 

@@ -26,6 +26,9 @@ class Workload:
         bug_check_at_tick: leakydrv calls nt!KeBugCheckEx at this tick; 0 never.
         print_every_ticks: leakydrv prints a line with nt!DbgPrint that often; 0 never.
         late_driver_at_tick: busydrv is loaded at this tick instead of at boot; 0 at boot.
+        scenario_operations: how much the drivers of the scenario do per tick.
+        scenario_cache_entries: size of the cache in the scenario "cache".
+        scenario: name of the scenario whose drivers are loaded as well, "" for none.
     """
 
     leak_requests: int = 1
@@ -43,6 +46,9 @@ class Workload:
     bug_check_at_tick: int = 0
     print_every_ticks: int = 0
     late_driver_at_tick: int = 0
+    scenario_operations: int = 1
+    scenario_cache_entries: int = 200
+    scenario: str = ""
 
     def driver_parameters(self, seed: int) -> dict[str, int]:
         """Values of the drivers' u32 parameter variables, by symbol name."""
@@ -56,4 +62,8 @@ class Workload:
             "LeakPrintEveryTicks": self.print_every_ticks,
             "BusyOperationsPerTick": self.busy_operations,
             "BusySeed": seed + 1 & 0x7FFF_FFFF,
+            "ScenarioOperationsPerTick": self.scenario_operations,
+            "ScenarioLeakPermille": self.leak_permille,
+            "ScenarioCacheEntries": self.scenario_cache_entries,
+            "ScenarioSeed": seed + 2 & 0x7FFF_FFFF,
         }

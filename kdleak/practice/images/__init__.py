@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from kdleak.errors import UsageError
+from kdleak.practice.scenarios import scenario_drivers
 
 IMAGE_DIRECTORY = Path(__file__).parent
 DEFAULT_BUILD = 22621
@@ -15,6 +16,9 @@ BUILDS = (15063, 19045, 22621, 26100)
 """One kernel per layout of the tag tables: rows of 0x28, 0x38, 0x50 bytes, and 24H2's big pages."""
 
 DRIVERS = ("leakydrv", "busydrv")
+
+SCENARIO_DIRECTORY = IMAGE_DIRECTORY / "scenarios"
+"""Drivers that only scenarios load."""
 
 
 def kernel_directory(build: int) -> Path:
@@ -32,15 +36,20 @@ def kernel_directory(build: int) -> Path:
     return IMAGE_DIRECTORY if build == DEFAULT_BUILD else IMAGE_DIRECTORY / str(build)
 
 
-def image_files(build: int = DEFAULT_BUILD) -> tuple[Path, ...]:
-    """The images in load order: kernel first, then the drivers."""
+def image_files(build: int = DEFAULT_BUILD, scenario: str = "") -> tuple[Path, ...]:
+    """The images in load order: kernel first, then the drivers, then those of a scenario."""
     kernel = kernel_directory(build) / "ntkrnlmp.exe"
-    return (kernel, *(IMAGE_DIRECTORY / f"{driver}.sys" for driver in DRIVERS))
+    return (
+        kernel,
+        *(IMAGE_DIRECTORY / f"{driver}.sys" for driver in DRIVERS),
+        *(SCENARIO_DIRECTORY / f"{driver}.sys" for driver in scenario_drivers(scenario)),
+    )
 
 
-def symbol_directories(build: int = DEFAULT_BUILD) -> tuple[Path, ...]:
+def symbol_directories(build: int = DEFAULT_BUILD, scenario: str = "") -> tuple[Path, ...]:
     """Folders that hold the .pdb files of a build: a symbol path for debuggers."""
-    return tuple(dict.fromkeys((kernel_directory(build), IMAGE_DIRECTORY)))
+    more = (SCENARIO_DIRECTORY,) if scenario else ()
+    return tuple(dict.fromkeys((kernel_directory(build), IMAGE_DIRECTORY, *more)))
 
 
 def load_symbols(image: Path) -> dict[str, int]:
