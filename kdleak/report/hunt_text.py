@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
+from kdleak.callsites import LEAST_AGE, OLD_FACTOR
 from kdleak.errors import format_address
 from kdleak.model import Pool, Stack, TargetInfo
 from kdleak.pool_hit_tag import SYMBOL
@@ -13,16 +14,18 @@ from kdleak.report.rank_text import rank_table
 from kdleak.result import (
     CallSite,
     CheckStatus,
-    Completeness,
     DisarmState,
     DisarmStatus,
     HuntResult,
     Judgement,
+    Scaled,
+    SiteGrowth,
 )
 
 _ROLES = {
     Judgement.ACCUSED: "bad",
     Judgement.SUSPECTED: "warn",
+    Judgement.LEVELLED_OFF: "good",
     Judgement.CLEARED: "good",
     Judgement.TOO_FEW: "quiet",
     Judgement.FREES_ONLY: "quiet",
@@ -56,7 +59,7 @@ def render_hunt(
         page.paragraph(sentence, hanging=2, role="bad" if accusation else "")
     _ending(page, result)
     if result.sites:
-        _sites(page, result.sites, top)
+        _sites(page, result, top)
         _stack_of_top(page, result)
     if result.checklist:
         _checklist(page, result)
@@ -66,7 +69,7 @@ def render_hunt(
         rank_table(page, result.rank, top=min(top, 5))
     _growth(page, result)
     if result.change is not None:
-        _watched(page, result.completeness)
+        _watched(page, result)
         _pairing(page, result)
     notes(page, "Missing", result.completeness.gaps)
     notes(page, "Remarks", (*result.remarks, *result.disarm.remarks))
@@ -131,13 +134,15 @@ def _ending(page: Page, result: HuntResult) -> None:
         stack_lines(page, result.stop_stack)
 
 
-def _sites(page: Page, sites: Sequence[CallSite], top: int) -> None:
+def _sites(page: Page, result: HuntResult, top: int) -> None:
+    sites = result.sites
     shown = sites[:top]
-    titles = ("Outstanding", "Blocks", "Allocs", "Freed here")
+    titles = ("Outstanding", "Blocks", "Old", "Allocs", "Freed here")
     rows = [
         (
             unknown(site.outstanding_bytes, site.outstanding_unsized),
             unknown(site.outstanding, site.unaddressed),
+            number(site.outstanding_old),
             number(site.allocs),
             number(site.frees),
         )
@@ -151,8 +156,47 @@ def _sites(page: Page, sites: Sequence[CallSite], top: int) -> None:
         page.row(row, widths, str(site.frame.symbol), _ROLES[site.judgement])
         if site.judgement is not Judgement.FREES_ONLY:  # the columns say it all
             page.paragraph(f"{site.judgement.value}: {site.sentence}", indent=6, hanging=2)
+            _more_of(page, site)
         if site.allocs and site.blame.address != site.frame.address:
             page.paragraph(f"on behalf of {site.blame.symbol}", indent=6, hanging=2)
+
+    page.paragraph(_old_words(result), hanging=2)
+
+
+def _more_of(page: Page, site: CallSite) -> None:
+    """Ages and growth of what is outstanding, and what it comes to over a sampled hunt."""
+    if site.oldest_age is not None and site.median_age is not None:
+        words = f"oldest {_age(site.oldest_age)}, median age {_age(site.median_age)}"
+        if site.growth is not SiteGrowth.TOO_FEW:
+            words += f"; over the watch: {site.growth.value}"
+        page.paragraph(words, indent=6, hanging=2)
+    if site.scaled is not None:
+        page.paragraph(f"whole hunt: {scaled_words(site.scaled)}", indent=6, hanging=2)
+
+
+def _age(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def scaled_words(scaled: Scaled) -> str:
+    """A scaled figure with its error bars: ``+120 blocks (+90 to +150), +11,520 bytes (...)``."""
+    return ", ".join(
+        f"{signed(round(middle))} {unit} ({signed(round(within.low))} to "
+        f"{signed(round(within.high))})"
+        for middle, within, unit in (
+            (scaled.blocks, scaled.blocks_within, "blocks"),
+            (scaled.bytes, scaled.bytes_within, "bytes"),
+        )
+    )
+
+
+def _old_words(result: HuntResult) -> str:
+    if result.min_age is not None:
+        return f"Old: blocks older than {_age(result.min_age)} (--min-age)."
+    return (
+        f"Old: blocks older than {OLD_FACTOR:g} times the longest life seen at their call site, "
+        f"or than {_age(LEAST_AGE)} where no block was seen freed (--min-age sets it)."
+    )
 
 
 def _stack_of_top(page: Page, result: HuntResult) -> None:
@@ -200,7 +244,8 @@ def _growth(page: Page, result: HuntResult) -> None:
         page.row(row, widths, "")
 
 
-def _watched(page: Page, done: Completeness) -> None:
+def _watched(page: Page, result: HuntResult) -> None:
+    done = result.completeness
     page.heading("Watched")
     text = (
         f"{done.hits:,} hits in {done.seconds:.1f} s; armed {done.share_watched:.0%} of the time"
@@ -210,6 +255,16 @@ def _watched(page: Page, done: Completeness) -> None:
     if done.requests and done.hits:
         text += f"; {done.requests:,} requests in all"
     page.paragraph(text + ".", hanging=2)
+    if result.scaling is not None:
+        scaling = result.scaling
+        page.paragraph(f"Figures for the whole hunt: {scaling.method}.", hanging=2)
+        page.paragraph(f"All call sites together: {scaled_words(scaling.total)}.", hanging=2)
+        if scaling.unattributed_frees:
+            page.paragraph(
+                f"Frees that could not be put down to a call site: {scaling.unattributed_frees:,}; "
+                "the lower ends allow for each of them.",
+                hanging=2,
+            )
     for count, words in (
         (done.late_hits, "that arrived after a disarm"),
         (done.broken_stacks, "with a stack that ends early"),
@@ -224,7 +279,14 @@ def _pairing(page: Page, result: HuntResult) -> None:
     pairing = result.pairing
     parts = [f"Frees matched to their allocation: {pairing.paired:,}"]
     for count, words in (
-        (pairing.frees_of_older, "frees of blocks from before the watch"),
+        (
+            pairing.frees_of_older - pairing.frees_after_pause,
+            "frees of blocks from before the watch",
+        ),
+        (
+            pairing.frees_after_pause,
+            "frees of blocks from before the watch or from a pause",
+        ),
         (pairing.frees_unaddressed, "frees of unknown address"),
         (pairing.replaced, "blocks freed unseen (their address came again)"),
         (pairing.unwatched, "blocks out of sight in a pause"),

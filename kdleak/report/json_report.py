@@ -29,6 +29,7 @@ from kdleak.report.json_values import (
     frame_of,
     head,
     hexadecimal,
+    limits_of,
     name_of,
     or_absent,
     rank_row,
@@ -44,9 +45,13 @@ from kdleak.result import (
     Completeness,
     DisarmState,
     HuntResult,
+    Interval,
     RankResult,
     RestoreItem,
     RestoreResult,
+    Scaled,
+    Scaling,
+    SeriesPoint,
     StackUse,
     TagGrowth,
     TargetChange,
@@ -105,6 +110,12 @@ def hunt_document(result: HuntResult) -> Document:
             checklist=[_check(check) for check in result.checklist],
             rank=_rank(result.rank) if result.rank else Absent("the tag was given"),
             remarks=list(result.remarks),
+            min_age=Absent("a multiple of the longest life seen, for each call site")
+            if result.min_age is None
+            else seconds_of(result.min_age),
+            series=[_point(point) for point in result.series],
+            watched=[[seconds_of(begin), seconds_of(end)] for begin, end in result.watched],
+            scaling=_scaling(result.scaling) if result.scaling else _NOT_SCALED,
         ),
     }
 
@@ -127,6 +138,7 @@ def restore_document(result: RestoreResult) -> Document:
     }
 
 
+_NOT_SCALED = Absent("nothing was sampled, or in too few bursts")
 _NO_STOP = Absent("no stop of the target's own")
 
 
@@ -171,7 +183,53 @@ def _site(site: CallSite) -> Document:
         else seconds_of(site.longest_life),
         distinct_stacks=site.distinct_stacks,
         stack=stack_of(site.stack),
+        outstanding_old_bytes=site.outstanding_old_bytes,
+        min_age=seconds_of(site.min_age),
+        oldest_age=_age(site.oldest_age),
+        median_age=_age(site.median_age),
+        share_staying=_interval(site.share_staying)
+        if site.share_staying
+        else Absent("no block allocated here was followed"),
+        growth=name_of(site.growth),
+        series=[_point(point) for point in site.series],
+        scaled=_scaled(site.scaled) if site.scaled else _NOT_SCALED,
     )
+
+
+def _age(value: Optional[float]) -> object:
+    return Absent("no block is outstanding") if value is None else seconds_of(value)
+
+
+def _interval(interval: Interval, digits: int = 6) -> Document:
+    return {"low": round(interval.low, digits), "high": round(interval.high, digits)}
+
+
+def _point(point: SeriesPoint) -> Document:
+    return {
+        "at": seconds_of(point.at),
+        "outstanding": point.outstanding,
+        "outstanding_bytes": point.outstanding_bytes,
+        "allocs": point.allocs,
+    }
+
+
+def _scaled(scaled: Scaled) -> Document:
+    return {
+        "blocks": round(scaled.blocks, 1),
+        "blocks_within": _interval(scaled.blocks_within, 1),
+        "bytes": round(scaled.bytes, 1),
+        "bytes_within": _interval(scaled.bytes_within, 1),
+    }
+
+
+def _scaling(scaling: Scaling) -> Document:
+    return {
+        "method": scaling.method,
+        "factor": round(scaling.factor, 6),
+        "bursts": scaling.bursts,
+        "unattributed_frees": scaling.unattributed_frees,
+        "total": _scaled(scaling.total),
+    }
 
 
 def _hit(hit: Hit, stacks: Dict[Tuple[int, ...], int], pointer_size: int) -> Document:
@@ -228,6 +286,7 @@ def _completeness(done: Completeness) -> Document:
         unsized=done.unsized,
         requests=or_absent(done.requests or None, "this engine does not count them"),
         gaps=list(done.gaps),
+        hits_left_out=done.hits_left_out,
     )
 
 
@@ -295,6 +354,8 @@ def _rank(result: RankResult) -> Document:
         interrupted=result.interrupted,
         leave_stopped=result.leave_stopped,
         stop=_stop(result.stop, result.stop_stack) if result.stop else _NO_STOP,
+        times=[seconds_of(time) for time in result.times],
+        limits=limits_of(dict(result.limits)),
         rows=rows,
     )
 
