@@ -11,6 +11,7 @@ import click
 from kdleak.cli import console
 from kdleak.cli.log_input import is_recording
 from kdleak.cli.parse import show_logs
+from kdleak.cli.report_files import write_hunt_html
 from kdleak.cli.session import attached
 from kdleak.cli.shared_options import ranking_options, result_options
 from kdleak.cli.target_options import (
@@ -23,7 +24,7 @@ from kdleak.cli.target_options import (
     tell_ignored,
 )
 from kdleak.engine.blocks import block_finder
-from kdleak.errors import ExitCode, KdleakError
+from kdleak.errors import ExitCode, KdleakError, UsageError
 from kdleak.hunt import explain, hunt
 from kdleak.hunt_options import HuntOptions, RankOptions
 from kdleak.hunt_outcome import exit_code
@@ -95,6 +96,13 @@ from kdleak.windbg.recording import Memory, as_replayed
     help="Frames of a stack.",
 )
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Sites.")
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write an HTML report as well; kdleak report makes one later from --json.",
+)
 @result_options
 def command(
     target: TargetOptions,
@@ -111,6 +119,7 @@ def command(
     full_speed: bool,
     depth: int,
     top: int,
+    html_file: Optional[Path],
     as_json: bool,
     output: Optional[Path],
     force: bool,
@@ -128,6 +137,7 @@ def command(
       kdleak hunt -k net:port=50000,key=1.2.3.4
       kdleak hunt -k net:port=50000,key=1.2.3.4 --tag Leak --hits 200
       kdleak hunt -k com:ipport=4555,port=127.0.0.1 --json -o hunt.json
+      kdleak hunt -k net:port=50000,key=1.2.3.4 --html hunt.html
       kdleak hunt -k net:port=50000,key=1.2.3.4 --engine kd --record hunt.jsonl
       kdleak hunt --replay hunt.jsonl
       kdleak hunt --tag Leak --explain
@@ -157,11 +167,16 @@ def command(
     if target.replay is not None and not is_recording(target.replay):
         if target.names_a_target:
             choose_target(target)  # says that these do not go together
+        if html_file is not None:
+            raise UsageError("--html", "a log holds no hunt", "leave --html out")
         tell_ignored(console.narrate)
         # A log of somebody's own hunt: what it shows, as far as it shows it.
         return show_logs([str(target.replay)], top=top, as_json=as_json, output=output, force=force)
     console.refuse_overwrite(output, force=force)
     console.refuse_overwrite(target.record, force=force)
+    console.refuse_overwrite(html_file, force=force)
+    if html_file is not None and html_file in {output, target.record}:
+        raise UsageError(f"writing {html_file}", "two files have that name", "name another file")
     choice = choose_target(target)
     result = run_hunt(choice, options, overwrite=force)
     text = (
@@ -176,6 +191,8 @@ def command(
     )
     code = exit_code(result)
     try:
+        if html_file is not None and not _write_html(result, html_file, force=force):
+            code = ExitCode.INCOMPLETE if code is ExitCode.DONE else code
         console.write_result(text, output, force=force)
     except KdleakError as error:
         if code is not ExitCode.DISARM_NOT_CONFIRMED:
@@ -188,6 +205,16 @@ def command(
                 console.narrate(sentence)
             console.narrate(result.disarm.sentence())
     return code
+
+
+def _write_html(result: HuntResult, file: Path, *, force: bool) -> bool:
+    # The result itself is still to be written: a report that fails must not cost it.
+    try:
+        write_hunt_html(result, file, force=force)
+    except KdleakError as error:
+        console.narrate(str(error))
+        return False
+    return True
 
 
 def run_hunt(choice: TargetChoice, options: HuntOptions, *, overwrite: bool = False) -> HuntResult:

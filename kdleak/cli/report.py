@@ -8,6 +8,7 @@ from typing import List, Optional, Tuple
 import click
 
 from kdleak.cli import console
+from kdleak.cli.report_files import write_report
 from kdleak.errors import ExitCode, UsageError
 from kdleak.report.document_text import render_document
 from kdleak.report.folded import folded
@@ -95,7 +96,10 @@ def command(
         )
         made.append((text, None))
     for text, where in made:
-        console.write_result(text, where, force=force)
+        if where is None:
+            console.print_result(text)
+        else:
+            write_report(text, where, force=force)
     return ExitCode.DONE
 
 
