@@ -117,6 +117,7 @@ def command(
             where=where,
             target=about,
             pool=only,
+            size=size,
             width=console.width(),
             style=console.palette(output),
         )

@@ -10,7 +10,8 @@ from kdleak.model import Pool, PoolCounters, TargetInfo
 from kdleak.report.page import Page, column_widths, number
 from kdleak.report.palette import PLAIN, Palette
 
-_COLUMNS = 4  # for each byte: two digits, a blank, a character
+_BYTES_SHOWN = ((16, True), (8, True), (8, False), (6, False), (4, False))
+"""How many bytes, and whether with their characters: the widest that fits."""
 _DETAILS = 4
 _BAR = 40
 _SIZES = 16
@@ -26,8 +27,9 @@ def render_find(
     width: int = 100,
     style: Palette = PLAIN,
     sizes: int = _SIZES,
+    size: Optional[int] = None,
 ) -> str:
-    """A search for blocks as text.
+    """A search for blocks as text: what was seen, how large, then block by block.
 
     Args:
         search: what was found.
@@ -37,6 +39,7 @@ def render_find(
         width: characters per line.
         style: colours; ``PLAIN`` writes no escape sequence.
         sizes: rows of the table of sizes.
+        size: the size that the blocks shown one by one were limited to.
 
     Returns:
         The text; ends with a newline.
@@ -46,23 +49,35 @@ def render_find(
     page.line(f"{title} (build {target.build} {target.architecture.value})")
     for sentence in verdict(search, pool):
         page.paragraph(sentence, indent=0)
-    if search.blocks:
-        page.line("")
-        _blocks(page, search.blocks)
-        left = search.seen - len(search.blocks)
-        if left > 0:
-            page.line(f"  ... {left:,} more seen (--limit, --size)", plain=False)
     if search.sizes:
         page.heading("By size")
         _sizes(page, search.sizes, sizes)
+    if search.blocks:
+        page.heading("Block by block" + (f", those of {number(size)} bytes" if size else ""))
+        _blocks(page, search.blocks)
+        left = _to_show(search, size) - len(search.blocks)
+        if left > 0:
+            page.line(
+                f"  ... {left:,} more (--limit N shows N, --size BYTES one size)", plain=False
+            )
+    elif size and search.seen and not _to_show(search, size):
+        page.line("")
+        page.paragraph(f"None of {number(size)} bytes was seen.", indent=0, role="warn")
     page.line("")
     searched = "; ".join(search.searched) or "nothing"
     page.paragraph(f"Searched: {searched} ({number(search.bytes_searched)} bytes).", indent=0)
     for gap in search.gaps:
-        words = "not looked at, but nothing is missing" if search.complete else "missing"
+        words = "note, although no block is missing" if search.complete else "missing"
         role = "quiet" if search.complete else "warn"
         page.paragraph(f"{words}: {gap}.", indent=0, hanging=2, role=role)
     return page.text()
+
+
+def _to_show(search: BlockSearch, size: Optional[int]) -> int:
+    """Blocks seen, whatever their state; of one size where that was asked for."""
+    if size is None:
+        return search.seen
+    return sum(one.allocated + one.free + one.unknown for one in search.sizes if one.size == size)
 
 
 def verdict(search: BlockSearch, pool: Optional[Pool] = None) -> List[str]:
@@ -128,19 +143,33 @@ def _blocks(page: Page, blocks: Sequence[PoolBlock]) -> None:
     widths = column_widths(titles, rows)
     page.row(titles, widths, "First bytes")
     room = page.width - sum(widths) - 2 * len(widths) - 2
-    count = 16 if room >= _COLUMNS * 16 else 8
+    count, characters = next(
+        (one for one in _BYTES_SHOWN if _bytes_width(*one) <= room), _BYTES_SHOWN[-1]
+    )
+    told: List[str] = []
     for block, cells in zip(blocks, rows):
-        shown = bytes_text(block.first_bytes, count)
+        shown = bytes_text(block.first_bytes, count, characters=characters)
         page.row(cells, widths, shown, _ROLES.get(block.state, ""))
-        for line in details(block):
-            page.line(f"      {line}")
+        lines = details(block)
+        if lines and lines == told:  # the blocks of a leak are often all alike
+            page.line("      the same pointers and texts", plain=False)
+        else:
+            for line in lines:
+                page.line(f"      {line}")
+        told = lines
 
 
-def bytes_text(raw: bytes, count: int = 16) -> str:
+def _bytes_width(count: int, characters: bool) -> int:
+    return len(bytes_text(bytes(count), count, characters=characters))
+
+
+def bytes_text(raw: bytes, count: int = 16, *, characters: bool = True) -> str:
     """The first bytes as the debugger's ``db`` shows them; "-" where they cannot be read."""
     shown = raw[:count]
     if not shown:
         return "-"
+    if not characters:
+        return shown.hex(" ")
     text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in shown)
     return f"{shown.hex(' ')}  {text}"
 

