@@ -11,6 +11,9 @@ from kdleak.report.palette import PLAIN, Palette
 from kdleak.report.sites_subject import SitesSubject
 
 _MODULES_NAMED = 6
+_STRING_LITERAL = "??_C@_"
+"""How names of string literals begin that the Microsoft compiler makes."""
+
 _ROLES = {SiteKind.NEAR_CALL: "warn", SiteKind.OCCURRENCE: "quiet"}
 _TITLES = {
     SiteKind.CALL: "Calls: the tag is an argument of the call",
@@ -122,7 +125,7 @@ def _section(page: Page, search: SiteSearch, kind: SiteKind, top: int) -> None:
 
 
 def _site(page: Page, site: TagSite) -> None:
-    place = f"{site.symbol}  {format_address(site.address)}"
+    place = f"{_symbol(site)}  {format_address(site.address)}"
     text = site.instruction or "data"
     if site.routine:
         text += f" -> {site.routine}"
@@ -132,6 +135,16 @@ def _site(page: Page, site: TagSite) -> None:
     role = _ROLES.get(site.kind, "quiet" if site.frees else "")
     page.paragraph(place, indent=4, hanging=2, role=role)
     page.paragraph(text, indent=6, hanging=2, role=role)
+
+
+def _symbol(site: TagSite) -> str:
+    """The nearest name; that of a string literal, which holds the mangled text, as `string'."""
+    text = str(site.symbol)
+    at = text.find(_STRING_LITERAL)
+    if at < 0:
+        return text
+    offset = f"+0x{site.symbol.offset:x}" if site.symbol.offset else ""
+    return f"{text[:at]}`string'{offset}"
 
 
 def _call_place(site: TagSite) -> str:
@@ -149,7 +162,7 @@ def _searched(search: SiteSearch, subject: SitesSubject) -> str:
     if not subject.data_sections:
         words.append(", code only")
     words.append(
-        ". A tag that is computed, or read from a table, a structure or the registry, is not seen; "
-        "which of these places run, and how often, shows a hunt."
+        ". A tag that is computed, or read from a table, a structure or the registry, is not seen. "
+        "Which of these places run, and how often, is shown by kdleak hunt on a live target."
     )
     return "".join(words)

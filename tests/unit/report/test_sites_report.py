@@ -168,3 +168,10 @@ def test_names_from_the_target_cannot_harm_a_terminal() -> None:
 def test_colour_is_optional() -> None:
     assert "\x1b[" in render_sites(SEARCH, SUBJECT, style=ANSI)
     assert "\x1b" not in render_sites(SEARCH, SUBJECT)
+
+
+def test_string_literals_are_called_that() -> None:
+    literal = site(SiteKind.OCCURRENCE, "leakydrv", 0x6C, name="??_C@_0BM@LEAMGEFK@leaky?5?$AA@")
+    text = render_sites(replace(SEARCH, sites=(literal,)), SUBJECT)
+    assert "leakydrv!`string'+0x6c  fffff800`2000006c" in text
+    assert "LEAMGEFK" not in text
