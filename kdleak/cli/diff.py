@@ -47,9 +47,12 @@ def command(
     The dumps are put in order of time. Dumps of different boots cannot show growth; that is
     said, and the tags are ranked by what they hold in the last dump.
 
+    Exit code 4: growth could not be measured, or there is something to know about it (the notes).
+
     \b
-    Example:
+    Examples:
       kdleak diff morning.dmp evening.dmp
+      kdleak diff monday.dmp tuesday.dmp wednesday.dmp --pool nonpaged
     """
     if len(dumps) < 2:
         raise UsageError(
@@ -64,7 +67,13 @@ def command(
     text = (
         diff_json(comparison)
         if as_json
-        else render_diff(comparison, width=console.width(), style=console.palette(output), top=top)
+        else render_diff(
+            comparison,
+            width=console.width(),
+            style=console.palette(output),
+            top=top,
+            files=dict(zip(names, dumps)),
+        )
     )
     console.write_result(text, output, force=force)
     complete = not comparison.rank.gaps and comparison.rank.by is RankBy.GROWTH
