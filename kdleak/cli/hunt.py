@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Sequence
 
 import click
 
@@ -165,18 +165,14 @@ def command(
         console.print_result(explain(options))
         return ExitCode.DONE
     if target.replay is not None and not is_recording(target.replay):
+        if html_file is not None:
+            console.narrate("A log holds no hunt: no HTML report is written.")
         if target.names_a_target:
             choose_target(target)  # says that these do not go together
-        if html_file is not None:
-            raise UsageError("--html", "a log holds no hunt", "leave --html out")
         tell_ignored(console.narrate)
         # A log of somebody's own hunt: what it shows, as far as it shows it.
         return show_logs([str(target.replay)], top=top, as_json=as_json, output=output, force=force)
-    console.refuse_overwrite(output, force=force)
-    console.refuse_overwrite(target.record, force=force)
-    console.refuse_overwrite(html_file, force=force)
-    if html_file is not None and html_file in {output, target.record}:
-        raise UsageError(f"writing {html_file}", "two files have that name", "name another file")
+    _refuse_files((output, target.record, html_file), force=force)
     choice = choose_target(target)
     result = run_hunt(choice, options, overwrite=force)
     text = (
@@ -205,6 +201,14 @@ def command(
                 console.narrate(sentence)
             console.narrate(result.disarm.sentence())
     return code
+
+
+def _refuse_files(files: Sequence[Optional[Path]], *, force: bool) -> None:
+    named = [file.resolve() for file in files if file is not None]
+    if len(set(named)) < len(named):
+        raise UsageError("writing files", "two of them have one name", "name each differently")
+    for file in files:
+        console.refuse_overwrite(file, force=force)
 
 
 def _write_html(result: HuntResult, file: Path, *, force: bool) -> bool:
