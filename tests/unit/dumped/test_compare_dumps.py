@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -183,6 +184,30 @@ def test_text_shows_both_moments_and_harmless_names():
     assert "up for 4 d 04:00:00" in text
     assert "4 d 03:00:00 between, by the target's uptime." in text
     assert "+320,000" in text
+    assert "  1 holds as much as before." in text
+    assert "Next" in text
+    assert "  kdleak sites Leak -z b.dmp" in text
+    assert "  kdleak find Leak -z b.dmp" in text
+
+
+def test_text_leaves_out_what_did_not_change():
+    before = PoolSnapshot(0.0, (usage(LEAK, 100, 320), usage(GOOD, 5, 64)), "tables")
+    after = PoolSnapshot(0.0, (usage(LEAK, 900, 320), usage(GOOD, 5, 64)), "tables")
+    found = compare_dumps(
+        [
+            replace(dump("a.dmp", 1, 100), snapshot=before),
+            replace(dump("b.dmp", 2, 100), snapshot=after),
+        ]
+    )
+    text = render_diff(found, files={"b.dmp": "my dumps/b.dmp"})
+    assert "Good" not in text
+    assert "  1 holds as much as before." in text
+    assert '-z "my dumps/b.dmp"' in text
+
+
+def test_why_it_is_no_comparison_is_told_first():
+    text = render_diff(compare_dumps([dump("a.dmp", 1, 100), dump("b.dmp", 0.5, 90, base=4096)]))
+    assert text.index("note: ") < text.index("holds most")
 
 
 def test_times_for_people():
