@@ -1,42 +1,56 @@
 """Ranking of pool tags by growth over a measured interval, or by bytes outstanding.
 
 The biggest user is often not the leak, so a live target is measured: snapshots with the target
-running in between. The pick prefers growth that is sustained over the snapshots to growth that
-may be chance.
+running in between. The pick prefers steady growth (see kdleak.trend) to growth that may be
+chance, and never takes a tag that goes up and down or a cache that has filled.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 import time
-from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from kdleak.allocator_frames import StopClass, classify
 from kdleak.engine.base import Engine
 from kdleak.errors import KdleakError, NotLive
 from kdleak.hunt_options import RankOptions
 from kdleak.model import Pool, PoolCounters, PoolSnapshot, Stack, Stop, StopKind
+from kdleak.pool_limits import hours_left, pool_limits
 from kdleak.result import (
     NO_STACK,
     HuntPhase,
     HuntProgress,
+    PoolLimit,
     RankBy,
     RankResult,
     RankRow,
     Trend,
 )
 from kdleak.tags import PoolTag
-
-_FALL_BACK = 0.1
-"""Part of the total growth that a steady tag may lose again on the way."""
-
-_BY_CHANCE = 2.0
-"""Blocks a tag may drift by chance, in square roots of its allocations and frees."""
+from kdleak.trend import movement
 
 _UNCERTAIN_WEIGHT = 0.1
-"""An uncertain tag must grow ten times as fast as a steady one to be picked before it."""
+"""A tag whose growth is uncertain, or one burst, must grow ten times as fast as a steady one to be
+picked before it."""
+
+_ORDER = {
+    Trend.STEADY: (0, 1.0),
+    Trend.UNCERTAIN: (0, _UNCERTAIN_WEIGHT),
+    Trend.BURST: (0, _UNCERTAIN_WEIGHT),
+    Trend.LEVELLING: (1, 1.0),
+    Trend.UP_AND_DOWN: (1, 1.0),
+    Trend.SAWTOOTH: (1, 1.0),
+}
+"""Group (0 before 1) and weight of the growth within it; what is not here comes last."""
+
+NOT_PICKED = {
+    Trend.LEVELLING: "and levelled off",
+    Trend.UP_AND_DOWN: "after going up and down",
+    Trend.SAWTOOTH: "in a sawtooth, rising and falling back again and again",
+}
+"""How tags move that end higher and are not suspects for it, in words after "ended higher"."""
 
 
 def rank(
@@ -90,6 +104,7 @@ class _Measurement:
     clock: Callable[[], float]
     progress: Optional[Callable[[HuntProgress], None]]
     snapshots: List[PoolSnapshot] = field(default_factory=list)
+    times: List[float] = field(default_factory=list)
     running: float = 0.0
     stop: Optional[Stop] = None
     stop_stack: Stack = NO_STACK
@@ -108,6 +123,7 @@ class _Measurement:
                 self._report(number, wanted)
                 began, asked = self.clock(), self.engine.requests
                 self.snapshots.append(self.engine.pool_usage())
+                self.times.append(self.running)
                 if number == 1 and wanted > 1:
                     cost = f"the target stood still for {self.clock() - began:.1f} s"
                     if self.engine.requests > asked:
@@ -168,8 +184,14 @@ class _Measurement:
 
     def result(self) -> RankResult:
         rows = rank_rows(
-            self.snapshots, self.options.by, pool=self.options.pool, running=self.running
+            self.snapshots,
+            self.options.by,
+            pool=self.options.pool,
+            running=self.running,
+            times=self.times,
         )
+        limits = self._limits(rows)
+        rows = with_hours_left(rows, limits, self.snapshots)
         suspect, reason = pick_suspect(rows, self.options.by, len(self.snapshots), self.running)
         taken = self.snapshots
         return RankResult(
@@ -190,7 +212,20 @@ class _Measurement:
             stop_stack=self.stop_stack,
             interrupted=self.interrupted,
             outstanding_only=any(snapshot.outstanding_only for snapshot in taken),
+            times=tuple(self.times) if len(taken) > 1 else (),
+            limits=tuple(limits.items()),
         )
+
+    def _limits(self, rows: Sequence[RankRow]) -> Dict[Pool, PoolLimit]:
+        """Limits of the pools in which a tag grows steadily: no request more than is of use."""
+        growing = {row.pool for row in rows if row.trend is Trend.STEADY}
+        if not growing or self.interrupted or self.engine.stop.kind is StopKind.STILL_RUNNING:
+            return {}
+        try:
+            return pool_limits(self.engine, pools=growing)
+        except (KeyboardInterrupt, SystemExit):
+            self.interrupted = True
+            return {}
 
 
 def rank_rows(
@@ -199,6 +234,7 @@ def rank_rows(
     *,
     pool: Optional[Pool] = None,
     running: float = 0.0,
+    times: Optional[Sequence[float]] = None,
 ) -> Tuple[RankRow, ...]:
     """Rows of all tags in order of suspicion. Pure: no target needed.
 
@@ -206,10 +242,14 @@ def rank_rows(
         snapshots: in order of time; none gives no rows.
         by: order of the rows.
         pool: only this pool.
-        running: seconds the target ran between the first and the last snapshot.
+        running: seconds the target ran between the first and the last snapshot; 0 where that is
+            not known.
+        times: seconds it had run at each; without them (or where they do not increase) the
+            snapshots are taken as evenly spaced.
     """
     if not snapshots:
         return ()
+    at = _times(len(snapshots), running, times)
     pools = tuple(Pool) if pool is None else (pool,)
     table: List[Dict[PoolTag, Tuple[PoolCounters, ...]]] = [
         {row.tag: tuple(row.of(which) for which in pools) for row in snapshot.rows}
@@ -224,58 +264,62 @@ def rank_rows(
         for index, which in enumerate(pools):
             counters = [moment[index] for moment in history]
             if any(item != PoolCounters() for item in (counters[0], counters[-1])):
-                rows.append(_row(tag, which, counters, running, traffic_known))
+                rows.append(_row(tag, which, counters, at, traffic_known))
     key = _used_key if by is RankBy.USED else _growth_key
     return tuple(sorted(rows, key=key))
+
+
+def _times(
+    count: int, running: float, times: Optional[Sequence[float]]
+) -> Optional[Sequence[float]]:
+    if times is not None and len(times) == count > 1:
+        steps = [after - before for before, after in zip(times, times[1:])]
+        if min(steps) > 0:
+            return times
+    if running > 0 and count > 1:
+        return [running * number / (count - 1) for number in range(count)]
+    return None
 
 
 def _row(
     tag: PoolTag,
     pool: Pool,
     counters: Sequence[PoolCounters],
-    running: float,
+    times: Optional[Sequence[float]],
     traffic_known: bool,
 ) -> RankRow:
-    growth = counters[-1].bytes - counters[0].bytes
+    found = movement(counters, times, traffic_known=traffic_known)
     return RankRow(
         tag=tag,
         pool=pool,
         first=counters[0],
         last=counters[-1],
         bytes_series=tuple(item.bytes for item in counters),
-        trend=trend_of(counters, traffic_known=traffic_known),
-        bytes_per_hour=growth * 3600 / running if len(counters) > 1 and running > 0 else None,
+        trend=found.trend,
+        bytes_per_hour=found.fit.bytes_per_hour if found.fit is not None else None,
+        fit=found.fit,
     )
 
 
-def trend_of(counters: Sequence[PoolCounters], *, traffic_known: bool = True) -> Trend:
-    """How one tag in one pool moved over the snapshots.
-
-    Steady means: it ended higher; on the way it never gave back more than a tenth of that; it
-    rose in at least two steps; and it kept more blocks than a tag that allocates and frees at
-    random would keep by chance, twice the square root of all its allocations and frees.
+def with_hours_left(
+    rows: Sequence[RankRow], limits: Mapping[Pool, PoolLimit], snapshots: Sequence[PoolSnapshot]
+) -> Tuple[RankRow, ...]:
+    """The rows, with the time until the pool is exhausted where a tag grows steadily. Pure.
 
     Args:
-        counters: in order of time.
-        traffic_known: False where only outstanding blocks were counted: then nothing tells
-            growth from chance, and no trend is called steady.
+        rows: of ``rank_rows``.
+        limits: of the pools, as far as known.
+        snapshots: of which the last one tells what the pools hold.
     """
-    if len(counters) < 2:
-        return Trend.NOT_MEASURED
-    growth = counters[-1].bytes - counters[0].bytes
-    if growth <= 0:
-        return Trend.FLAT if growth == 0 else Trend.SHRANK
-    steps = [after.bytes - before.bytes for before, after in zip(counters, counters[1:])]
-    if -sum(step for step in steps if step < 0) > growth * _FALL_BACK:
-        return Trend.UP_AND_DOWN
-    blocks = counters[-1].outstanding - counters[0].outstanding
-    if not traffic_known:
-        return Trend.UNCERTAIN
-    traffic = counters[-1].allocs - counters[0].allocs + counters[-1].frees - counters[0].frees
-    by_chance = _BY_CHANCE * math.sqrt(max(0, traffic))
-    if sum(step > 0 for step in steps) < 2 or blocks < max(1.0, by_chance):
-        return Trend.UNCERTAIN
-    return Trend.STEADY
+    if not limits or not snapshots:
+        return tuple(rows)
+    held = {pool: sum(row.of(pool).bytes for row in snapshots[-1].rows) for pool in limits}
+    return tuple(
+        replace(row, hours_left=hours_left(row, limits[row.pool], held[row.pool]))
+        if row.pool in limits
+        else row
+        for row in rows
+    )
 
 
 def _used_key(row: RankRow) -> Tuple[int, int, str]:
@@ -283,14 +327,7 @@ def _used_key(row: RankRow) -> Tuple[int, int, str]:
 
 
 def _growth_key(row: RankRow) -> Tuple[int, float, int, str]:
-    if row.trend is Trend.STEADY:
-        group, weight = 0, 1.0
-    elif row.trend is Trend.UNCERTAIN:
-        group, weight = 0, _UNCERTAIN_WEIGHT
-    elif row.trend is Trend.UP_AND_DOWN:
-        group, weight = 1, 1.0
-    else:
-        group, weight = 2, 1.0
+    group, weight = _ORDER.get(row.trend, (2, 1.0))
     return (group, -row.growth_bytes * weight, row.tag.value, row.pool.value)
 
 
@@ -314,16 +351,16 @@ def pick_suspect(
     if not growing:
         return None, f"No tag grew while the target ran for {running:.3g} s."
     row = growing[0]
-    if row.trend is Trend.UP_AND_DOWN:
+    if row.trend in NOT_PICKED:
         return None, (
             f"No tag grew steadily while the target ran for {running:.3g} s; '{row.tag}' "
-            f"({row.pool.value}) ended {row.growth_bytes:,} bytes higher after going up and down. "
-            "Measure longer (--interval), or name a tag (--tag)."
+            f"({row.pool.value}) ended {row.growth_bytes:,} bytes higher "
+            f"{NOT_PICKED[row.trend]}. Measure longer (--interval), or name a tag (--tag)."
         )
     how = {
         Trend.STEADY: "steadily over all snapshots",
-        Trend.UNCERTAIN: "but not surely by more than chance; measure longer to be sure",
-    }[row.trend]
+        Trend.BURST: "nearly all of it in one or two steps; measure longer to see more of it",
+    }.get(row.trend, "but not surely by more than chance; measure longer to be sure")
     return row, (
         f"'{row.tag}' ({row.pool.value}) grew by {row.growth_bytes:,} bytes "
         f"({row.growth_blocks:+,} blocks) while the target ran for {running:.3g} s, {how}."

@@ -152,18 +152,58 @@ class RankBy(enum.Enum):
 
 
 class Trend(enum.Enum):
-    """How a tag's outstanding bytes moved over the snapshots."""
+    """How a tag's outstanding bytes moved over the snapshots (see kdleak.trend)."""
 
     STEADY = "steady"
-    """Grew without falling back, by more than its own traffic would by chance."""
-    UNCERTAIN = "uncertain"
-    """Ended higher, but little compared with its traffic, or over one step only."""
+    """Grew consistently, by more than its own traffic would by chance."""
+    BURST = "burst"
+    """Ended higher, nearly all of it in one or two steps."""
+    LEVELLING = "levelling off"
+    """Grew, and grows much slower now or no more: a warm-up, a cache that filled."""
+    SAWTOOTH = "sawtooth"
+    """Rises and falls back again and again, wherever it ended."""
     UP_AND_DOWN = "up and down"
     """Ended higher after falling back on the way."""
+    UNCERTAIN = "uncertain"
+    """Ended higher, but over too few snapshots, or little compared with its traffic."""
     FLAT = "flat"
     SHRANK = "shrank"
     NOT_MEASURED = "not measured"
     """One snapshot only."""
+
+
+@dataclass(frozen=True)
+class TrendFit:
+    """The slope of a tag's outstanding bytes, per hour of running target (see kdleak.slope).
+
+    Attributes:
+        bytes_per_hour: median slope (Theil-Sen).
+        low: lower end of its 95 % confidence interval, bytes per hour; None of fewer than five
+            points, which tell none.
+        high: upper end; None as ``low``.
+        p_rise: chance (0 to 1) of a rise this consistent, had the values come in random order
+            (Mann-Kendall, one-sided).
+        points: it rests on.
+    """
+
+    bytes_per_hour: float
+    low: Optional[float]
+    high: Optional[float]
+    p_rise: float
+    points: int
+
+
+@dataclass(frozen=True)
+class PoolLimit:
+    """The most a pool can come to.
+
+    Attributes:
+        bytes: the limit.
+        source: the variable of the kernel it was read from, "nt!MmSizeOfPagedPoolInBytes".
+    """
+
+    bytes: int
+    source: str
 
 
 @dataclass(frozen=True)
@@ -177,7 +217,11 @@ class RankRow:
         last: counters of the last snapshot (the only one when there is just one).
         bytes_series: outstanding bytes at every snapshot, in order.
         trend: see Trend.
-        bytes_per_hour: growth per hour of running target; None without two snapshots.
+        bytes_per_hour: growth per hour of running target: the fitted slope from three snapshots
+            on; None without two, or where the time is not known.
+        fit: the slope with its interval; None as ``bytes_per_hour``.
+        hours_left: until the pool is exhausted at that slope, for steady growth where the
+            pool's limit is known; else None.
     """
 
     tag: PoolTag
@@ -187,6 +231,8 @@ class RankRow:
     bytes_series: Tuple[int, ...]
     trend: Trend
     bytes_per_hour: Optional[float] = None
+    fit: Optional[TrendFit] = None
+    hours_left: Optional[float] = None
 
     @property
     def growth_bytes(self) -> int:
@@ -232,6 +278,8 @@ class RankResult:
         stop_stack: the stack at that stop; empty when it could not be read.
         interrupted: Ctrl+C ended it early.
         outstanding_only: allocs and frees of the rows are not known apart, see ``PoolSnapshot``.
+        times: seconds the target had run at each snapshot since the first one.
+        limits: the limits of the pools that are known; looked for only where growth is steady.
     """
 
     target: TargetInfo
@@ -251,6 +299,8 @@ class RankResult:
     stop_stack: Stack = NO_STACK
     interrupted: bool = False
     outstanding_only: bool = False
+    times: Tuple[float, ...] = ()
+    limits: Tuple[Tuple[Pool, PoolLimit], ...] = ()
 
     @property
     def leave_stopped(self) -> bool:

@@ -42,9 +42,9 @@ def ranking_options(function: _Function) -> _Function:
             click.option(
                 "--snapshots",
                 type=click.IntRange(min=2),
-                default=4,
+                default=6,
                 show_default=True,
-                help="Snapshots within the interval.",
+                help="Snapshots within the interval; from 4 on growth can be told from chance.",
             ),
         ],
         function,

@@ -8,7 +8,7 @@ from typing import List, Optional, Sequence, Tuple
 from kdleak.logged.moment import seconds_between
 from kdleak.logged.snapshots import LoggedSnapshot
 from kdleak.model import Pool
-from kdleak.rank import pick_suspect, rank_rows
+from kdleak.rank import NOT_PICKED, pick_suspect, rank_rows
 from kdleak.result import RankBy, RankRow, Trend
 from kdleak.tags import PoolTag
 
@@ -86,7 +86,9 @@ def rank_of_snapshots(
         for before, after in zip(compared, compared[1:]):
             broken = _not_comparable(before, after)
             if broken:
-                gaps.append(f"{broken}; so the tags are ranked by what they hold in the last {what}")
+                gaps.append(
+                    f"{broken}; so the tags are ranked by what they hold in the last {what}"
+                )
                 wanted = RankBy.USED
                 break
             gaps += _counters_back(before, after)
@@ -121,7 +123,11 @@ def _by_growth(
 ) -> LoggedRank:
     seconds, rest_on = seconds_between(compared[0].moment, compared[-1].moment)
     ranked = rank_rows(
-        [one.snapshot for one in compared], RankBy.GROWTH, pool=pool, running=seconds or 0.0
+        [one.snapshot for one in compared],
+        RankBy.GROWTH,
+        pool=pool,
+        running=seconds or 0.0,
+        times=_times(compared),
     )
     rows = tuple(row for row in ranked if all(one.tells(row.tag, row.pool) for one in compared))
     left_out = sorted({row.tag for row in ranked} - {row.tag for row in rows})
@@ -149,6 +155,14 @@ def _by_growth(
         (*gaps, *dict.fromkeys(gap for one in compared for gap in _named(one))),
         any(one.snapshot.outstanding_only for one in compared),
     )
+
+
+def _times(compared: Sequence[LoggedSnapshot]) -> Optional[Sequence[float]]:
+    """Seconds from the first snapshot to each, where all of them tell it by the same clock."""
+    apart = [seconds_between(compared[0].moment, one.moment) for one in compared[1:]]
+    if len({rest_on for _, rest_on in apart}) != 1 or any(seconds is None for seconds, _ in apart):
+        return None
+    return [0.0, *(seconds or 0.0 for seconds, _ in apart)]
 
 
 def _of_one_scope(
@@ -225,10 +239,12 @@ def _pick(
         f"'{row.tag}' ({row.pool.value}) grew by {row.growth_bytes:,} bytes "
         f"({row.growth_blocks:+,} blocks) {span}"
     )
-    if row.trend is Trend.UP_AND_DOWN:
-        return None, f"No tag grew steadily; {grew} after going up and down."
+    if row.trend in NOT_PICKED:
+        return None, f"No tag grew steadily; {grew} {NOT_PICKED[row.trend]}."
     if row.trend is Trend.STEADY:
         return row, f"{grew}, steadily over {snapshots} {what}s."
+    if row.trend is Trend.BURST:
+        return row, f"{grew}, nearly all of it in one or two steps."
     return row, f"{grew}; more {what}s in between would tell growth from chance."
 
 

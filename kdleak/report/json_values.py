@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Dict
+from typing import Any, Dict, Mapping
 
 from kdleak import __version__
-from kdleak.model import Frame, PoolCounters, Stack, TargetInfo
-from kdleak.result import RankRow
+from kdleak.model import Frame, Pool, PoolCounters, Stack, TargetInfo
+from kdleak.result import PoolLimit, RankRow, Trend
 from kdleak.tags import PoolTag
 
 FORMAT_VERSION = "1.0"
@@ -124,11 +124,15 @@ def rank_row(row: RankRow, *, outstanding_only: bool) -> Document:
     """One tag in one pool."""
     measured = len(row.bytes_series) > 1
     unmeasured = Absent("one snapshot only")
-    rate: object = unmeasured
+    fit = row.fit
+    no_rate: object = unmeasured
     if measured:
-        rate = or_absent(row.bytes_per_hour, "the time between the snapshots is not known")
-    if row.bytes_per_hour is not None:
-        rate = round(row.bytes_per_hour, 3)
+        no_rate = Absent("the time between the snapshots is not known")
+    low, high = (None, None) if fit is None else (fit.low, fit.high)
+    no_interval = no_rate if fit is None else Absent("an interval takes five snapshots")
+    left: object = Absent("its growth is not steady")
+    if row.trend is Trend.STEADY:
+        left = Absent("the limit of the pool is not known")
     return with_absent(
         tag=tag_of(row.tag),
         pool=name_of(row.pool),
@@ -136,7 +140,29 @@ def rank_row(row: RankRow, *, outstanding_only: bool) -> Document:
         last=counters_of(row.last, outstanding_only=outstanding_only),
         growth_bytes=row.growth_bytes if measured else unmeasured,
         growth_blocks=row.growth_blocks if measured else unmeasured,
-        bytes_per_hour=rate,
+        bytes_per_hour=no_rate if row.bytes_per_hour is None else round(row.bytes_per_hour, 3),
+        bytes_per_hour_low=no_interval if low is None else round(low, 3),
+        bytes_per_hour_high=no_interval if high is None else round(high, 3),
+        p_rise=no_rate if fit is None else significant(fit.p_rise),
+        hours_to_exhaustion=left if row.hours_left is None else round(row.hours_left, 3),
         trend=name_of(row.trend),
         bytes_series=list(row.bytes_series),
     )
+
+
+def limits_of(limits: Mapping[Pool, PoolLimit]) -> Document:
+    """What the pools can come to, as far as known."""
+    unknown = Absent("not known, or not looked for where no tag grows steadily")
+    return with_absent(
+        **{
+            name_of(pool): {"bytes": limits[pool].bytes, "source": limits[pool].source}
+            if pool in limits
+            else unknown
+            for pool in Pool
+        }
+    )
+
+
+def significant(value: float) -> float:
+    """A probability, to six significant digits."""
+    return float(f"{value:.6g}")

@@ -11,7 +11,7 @@ from kdleak.pool_hit_tag import SYMBOL
 from kdleak.report.hunt_text import stack_lines
 from kdleak.report.page import Page, column_widths, duration, number
 from kdleak.report.palette import PLAIN, Palette
-from kdleak.report.rank_text import rows_table
+from kdleak.report.rank_text import growth_lines, rows_table
 from kdleak.report.secrets import without_secrets
 from kdleak.result import Judgement, RankBy
 
@@ -47,6 +47,8 @@ def ranking(page: Page, rank: LoggedRank, *, top: int) -> None:
     page.line("")
     rows_table(page, rank.rows, top=top, measured=measured, outstanding_only=rank.outstanding_only)
     page.line("")
+    if measured and rank.suspect is not None:
+        growth_lines(page, rank.suspect, {})
     if measured:
         time = "The time between is unknown, so growth has no rate."
         if rank.seconds is not None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence
 
-from kdleak.model import PoolCounters
+from kdleak.model import Pool, PoolCounters
 from kdleak.report.page import Page, number, signed
 from kdleak.report.palette import PLAIN, Palette
-from kdleak.result import RankResult, RankRow, Trend
+from kdleak.result import PoolLimit, RankResult, RankRow, Trend
 
-_DROP_FIRST = ("Bytes/h", "Frees", "Allocs", "Blocks", "Each", "Diff")
+_DROP_FIRST = ("Frees", "Allocs", "Each", "Blocks", "Diff", "Bytes/h")
 """Columns by how little they tell beside the others."""
 
-_ROLES = {Trend.STEADY: "bad", Trend.UNCERTAIN: "warn", Trend.UP_AND_DOWN: "warn"}
+_ROLES = {
+    Trend.STEADY: "bad",
+    Trend.BURST: "warn",
+    Trend.LEVELLING: "warn",
+    Trend.UNCERTAIN: "warn",
+    Trend.UP_AND_DOWN: "warn",
+    Trend.SAWTOOTH: "warn",
+}
 
 
 def render_rank(
@@ -50,6 +57,8 @@ def render_rank(
     page.line("")
     rank_table(page, result, top=top)
     page.line("")
+    if result.suspect is not None:
+        growth_lines(page, result.suspect, dict(result.limits))
     words = f"{result.snapshots} snapshot{'' if result.snapshots == 1 else 's'}"
     if result.snapshots > 1:
         words += f" over {result.seconds:.1f} s, target running for {result.seconds_running:.1f} s"
@@ -58,6 +67,51 @@ def render_rank(
     for gap in result.gaps:
         page.paragraph(f"missing: {gap}", indent=0, role="warn")
     return page.text()
+
+
+def growth_lines(page: Page, row: RankRow, limits: Mapping[Pool, PoolLimit]) -> None:
+    """The slope of a row with its interval, and when its pool will be full; nothing without one.
+
+    Args:
+        page: to write to.
+        row: of the tag.
+        limits: of the pools, as far as known.
+    """
+    fit = row.fit
+    if fit is None or fit.points < 3:
+        return
+    interval = "? to ?, fewer than five snapshots"
+    if fit.low is not None and fit.high is not None:
+        interval = f"{_per_hour(fit.low)} to {_per_hour(fit.high)}"
+    page.paragraph(
+        f"'{row.tag}' gains {_per_hour(fit.bytes_per_hour)} bytes/h (95 % interval {interval}); in "
+        f"random order its {fit.points} values would rise as consistently in "
+        f"{_percent(fit.p_rise)} of cases.",
+        indent=0,
+    )
+    if row.trend is not Trend.STEADY:
+        return
+    limit = limits.get(row.pool)
+    if limit is None or row.hours_left is None:
+        left = "? (its limit is not known)"
+    else:
+        left = (
+            f"{hours(row.hours_left)} at that rate (limit {number(limit.bytes)} bytes, "
+            f"{limit.source})"
+        )
+    page.paragraph(f"Until the {row.pool.value} pool is exhausted: {left}.", indent=0)
+
+
+def hours(value: float) -> str:
+    """Hours of running target in the unit that suits: minutes, hours, days or years."""
+    for unit, many, least in (("years", 8766.0, 8766.0), ("days", 24.0, 48.0), ("h", 1.0, 1.0)):
+        if value >= least:
+            return f"{value / many:,.3g} {unit}" if value / many < 1000 else "over 1,000 years"
+    return f"{value * 60:.3g} minutes"
+
+
+def _percent(chance: float) -> str:
+    return "under 0.01 %" if chance < 1e-4 else f"{chance * 100:.2g} %"
 
 
 def rank_table(page: Page, result: RankResult, *, top: int) -> None:

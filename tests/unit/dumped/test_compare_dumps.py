@@ -136,10 +136,14 @@ def test_an_unknown_kernel_base_is_told():
     assert "nothing proves that it is one boot" in found.rank.gaps[0]
 
 
-def test_three_dumps_tell_steady_growth():
-    found = compare_dumps([dump("a", 1, 100), dump("b", 2, 1100), dump("c", 3, 2100)])
-    assert found.rank.reason.endswith("steadily over 3 dumps.")
-    assert found.rank.rows[0].bytes_series == (32_000, 352_000, 672_000)
+def test_four_dumps_tell_steady_growth_and_three_do_not():
+    dumps = [dump("a", 1, 100), dump("b", 2, 1100), dump("c", 3, 2100), dump("d", 4, 3100)]
+    found = compare_dumps(dumps)
+    assert found.rank.reason.endswith("steadily over 4 dumps.")
+    assert found.rank.rows[0].bytes_series == (32_000, 352_000, 672_000, 992_000)
+    fewer = compare_dumps(dumps[:3]).rank
+    assert fewer.suspect == fewer.rows[0]
+    assert fewer.reason.endswith("more dumps in between would tell growth from chance.")
 
 
 def test_only_one_pool():

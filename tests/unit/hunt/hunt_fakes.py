@@ -7,7 +7,13 @@ import zlib
 from dataclasses import dataclass
 from typing import Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
-from kdleak.errors import LinkLost, MemoryNotWritten, MemoryUnreadable, TargetRestarted
+from kdleak.errors import (
+    LinkLost,
+    MemoryNotWritten,
+    MemoryUnreadable,
+    SymbolNotFound,
+    TargetRestarted,
+)
 from kdleak.model import (
     Architecture,
     Block,
@@ -184,6 +190,8 @@ class FakeEngine:
         return ()
 
     def symbol(self, name: str) -> int:
+        if name.startswith(("nt!Mm", "nt!Kd")):  # limits of the pools, which not every kernel has
+            raise SymbolNotFound(f"looking up {name}", "not found")
         self._op("symbol")
         self._done("symbol")
         assert name == "nt!PoolHitTag"

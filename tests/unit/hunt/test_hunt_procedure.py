@@ -622,5 +622,5 @@ def test_explain_writes_the_tag_backwards_with_its_blanks(tag: str, line: str) -
 
 def test_explain_without_a_tag_explains_the_choice() -> None:
     text = explain(HuntOptions())
-    assert "4 times over 30 s" in text
+    assert "6 times over 30 s" in text
     assert "<the value dd showed>" in text

@@ -396,12 +396,14 @@ def test_one_counter_that_went_back_is_said_and_no_more():
     assert any("1 allocation counter went back" in gap for gap in rank.gaps)
 
 
-def test_three_poolmon_files_can_show_steady_growth():
-    logs = [poolmon({"Leak": (1000 * i, 10, 990000 * i), "Idle": (5, 1, 80)}) for i in (1, 2, 3)]
+def test_four_poolmon_files_can_show_steady_growth():
+    logs = [poolmon({"Leak": (1000 * i, 10, 990000 * i), "Idle": (5, 1, 80)}) for i in range(1, 5)]
+    three = rank_of_snapshots(snapshots(*logs[:3]))
+    assert (three.suspect.tag, three.suspect.trend) == (LEAK, Trend.UNCERTAIN)
     rank = rank_of_snapshots(snapshots(*logs))
     assert (rank.suspect.tag, rank.suspect.trend) == (LEAK, Trend.STEADY)
     assert not rank.outstanding_only
-    assert "steadily over 3 lists" in rank.reason
+    assert "steadily over 4 lists" in rank.reason
 
 
 def test_nothing_grew_and_growth_of_one_list():
