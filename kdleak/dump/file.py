@@ -32,6 +32,8 @@ from kdleak.dump.triage import TriageContents, read_triage
 from kdleak.errors import MemoryUnreadable, TargetError, UnsupportedTarget
 
 _SUB_HEADER = 0x40
+_FORGOTTEN_AFTER = 1 << 11
+"""Pages handed out one by one; with each the system may bring in its neighbours (16 on Linux)."""
 
 
 class DumpFile:
@@ -75,6 +77,7 @@ class DumpFile:
         self._mapping = mapping
         self._descriptor = descriptor
         self._offset = pages.offset
+        self._handed_out = 0
 
     def page(self, frame: int) -> memoryview | None:
         """The 4096 bytes of a physical page, no copy; None where the dump does not have it.
@@ -87,6 +90,10 @@ class DumpFile:
             if self.promised_missing and self.pages.claims(frame):
                 self.missing += 1
             return None
+        self._handed_out += 1
+        if self._handed_out >= _FORGOTTEN_AFTER:
+            self._handed_out = 0
+            self.forget_pages()
         return self.data[at : at + PAGE_SIZE]
 
     def read_physical(self, address: int, size: int) -> bytes:
@@ -121,6 +128,18 @@ class DumpFile:
                 f"the file shrank from {self.size} to {now} bytes while it was open",
                 "wait until whatever writes it is done, then open it again",
             )
+
+    def forget_pages(self) -> None:
+        """Call while going through much of the file: what was touched counts as our memory no more.
+
+        Nothing is lost: views stay good, and what they show is read again when it is needed,
+        mostly from the system's cache. Does nothing on systems without such advice (Windows trims
+        by itself).
+        """
+        advice = getattr(mmap, "MADV_DONTNEED", None)
+        if advice is not None and self._descriptor >= 0:
+            with suppress(OSError, ValueError):
+                self._mapping.madvise(advice)
 
     def close(self) -> None:
         """Lets the file go; safe to call twice."""

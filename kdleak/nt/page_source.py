@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _LOOK_UP = 1 << 14  # frames per question to the page map, which needs room for each
 _UNKNOWN_PAGES = 1 << 20
+_FORGOTTEN_AFTER = 1 << 14  # pages, 64 MiB: as much of a mapped file stays in our memory
 
 
 @runtime_checkable
@@ -44,6 +45,14 @@ class BulkPhysicalMemory(Protocol):
     pages: BulkPages
 
 
+@runtime_checkable
+class ForgetfulMemory(Protocol):
+    """Physical memory that grows with what was looked at until it is told to forget it."""
+
+    def forget_pages(self) -> None:
+        """Give back what was looked at; views of it stay good."""
+
+
 class PageSource:
     """Where the bytes of page frames are.
 
@@ -61,6 +70,7 @@ class PageSource:
         self._end = end
         self.claimed = _UNKNOWN_PAGES
         self.looked_up = 0
+        self._handed_out = 0
         self._map: BulkPages | None = None
         if isinstance(physical, BulkPhysicalMemory) and isinstance(physical.pages, BulkPages):
             self._map = physical.pages
@@ -88,6 +98,11 @@ class PageSource:
 
     def rows(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
         """The pages at these places (none is -1), 4096 bytes a row; not to be written to."""
+        self._handed_out += len(places)
+        if self._handed_out >= _FORGOTTEN_AFTER:
+            self._handed_out = 0
+            if isinstance(self._physical, ForgetfulMemory):
+                self._physical.forget_pages()
         if self._map is None:
             return self._copied(places)
         count = len(places)
