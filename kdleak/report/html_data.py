@@ -148,14 +148,8 @@ def _facts(site: Node, limits: Limits) -> List[str]:
             f"The oldest block that stayed is {seconds(site.number('oldest_age'))} old{median}; "
             f"old is more than {seconds(site.number('min_age', 0.0))}."
         )
-    share = site.find_node("share_staying")
-    if share is not None:
-        low, high = share.number("low"), share.number("high")
-        facts.append(f"Share of blocks that stay: {low:.0%} to {high:.0%} (95 % interval).")
-    if site.text("growth", "too_few") != "too_few":
-        facts.append(f"While watched, their number {_MOVED.get(site.text('growth'), 'moved')}.")
     scaled = site.find_node("scaled")
-    if scaled is not None:
+    if scaled is not None and (blocks or scaled.node("bytes_within").number("low") > 0):
         facts.append(f"Over the whole hunt, pauses included: {scaled_words(scaled)}.")
     if site.has("longest_life"):
         facts.append(
@@ -170,14 +164,6 @@ def _facts(site: Node, limits: Limits) -> List[str]:
         if site.integer(key, 0):
             facts.append(f"{site.integer(key):,} {words}.")
     return [middle_cut(fact, limits.sentence) for fact in facts]
-
-
-_MOVED = {
-    "grew": "grew to the end",
-    "levelled_off": "rose at first and then stayed",
-    "up_and_down": "went up and down",
-    "flat": "stayed the same",
-}
 
 
 def scaled_words(scaled: Node) -> str:

@@ -79,6 +79,7 @@ def ranking(page: Markup, rank: Node) -> None:
             ("Reached at", rank.text("where", "")),
             ("Engine", rank.text("engine", "")),
             ("Read from", rank.text("source", "")),
+            *_limits(rank),
         ]
     )
     page.bullets("What could not be done or read", rank.texts("gaps"), "warn")
@@ -115,30 +116,37 @@ def _watched_chart(page: Markup, hunt: Node) -> int:
 
 def _tag_charts(page: Markup, rank: Node) -> int:
     rows = [row for row in rank.nodes("rows") if len(row.numbers("bytes_series")) > 1]
-    running = rank.number("seconds_running", 0.0)
     growing = [row for row in rows if row.integer("growth_bytes", 0) > 0]
-    for index, row in enumerate((growing or rows)[:_CHARTS]):
-        tag, pool = row.node("tag").text("text"), row.text("pool", "").replace("_", " ")
+    shown = (growing or rows)[:_CHARTS]
+    for index, row in enumerate(shown):
+        tag, pool = row.node("tag").text("text"), _words(row, "pool")
         rate = ""
         if row.has("bytes_per_hour"):
             rate = f", {_signed(row.number('bytes_per_hour'))} per hour"
-        trend = row.text("trend", "").replace("_", " ")
+        if row.has("bytes_per_hour_low") and row.has("bytes_per_hour_high"):
+            low, high = row.number("bytes_per_hour_low"), row.number("bytes_per_hour_high")
+            rate += f" ({_signed(low)} to {_signed(high)})"
         _figure(
             page,
             f"tag{index}",
-            f"Tag '{tag}' ({pool}): {trend}{rate}",
-            [Line(f"'{tag}' {pool}", _points(row, running))],
+            f"Tag '{tag}' ({pool}): {_words(row, 'trend')}{rate}",
+            [Line(f"'{tag}' {pool}", _points(row, rank))],
             x_title="the target ran",
         )
-    return len((growing or rows)[:_CHARTS])
+    return len(shown)
 
 
-def _points(row: Node, running: float) -> Tuple[Tuple[float, float], ...]:
+def _points(row: Node, rank: Node) -> Tuple[Tuple[float, float], ...]:
     series = row.numbers("bytes_series")
-    times: Sequence[float] = row.numbers("seconds_series")
+    times: Sequence[float] = rank.numbers("times")
     if len(times) != len(series):  # not told: snapshots are taken at equal distances
+        running = rank.number("seconds_running", 0.0)
         times = [index * running / (len(series) - 1) for index in range(len(series))]
     return tuple(zip(times, (float(value) for value in series)))
+
+
+def _words(row: Node, key: str) -> str:
+    return row.text(key, "").replace("_", " ")
 
 
 def _figure(
@@ -173,20 +181,27 @@ def _figure(
 def _table(page: Markup, rank: Node) -> None:
     rows = rank.nodes("rows")
     suspect: Optional[int] = rank.integer("suspect") if rank.has("suspect") else None
-    head = ("Tag", "Pool", "Growth", "Blocks", "Per hour", "Now held", "Trend")
+    head = ["Tag", "Pool", "Growth", "Blocks", "Per hour", "Now held", "Trend"]
+    fills = any(row.has("hours_to_exhaustion") for row in rows)
+    if fills:
+        head.append("Pool full in")
     page.raw('<div class="scroll"><table><thead><tr>')
     page.raw("".join(f'<th scope="col">{title}</th>' for title in head))
     page.raw("</tr></thead><tbody>")
     for index, row in enumerate(rows[:_ROWS]):
         last = row.node("last")
         cells: List[Tuple[str, str]] = [
-            ("", row.text("pool", "").replace("_", " ")),
+            ("", _words(row, "pool")),
             ("n", f"{row.integer('growth_bytes'):+,}" if row.has("growth_bytes") else "?"),
             ("n", f"{row.integer('growth_blocks'):+,}" if row.has("growth_blocks") else "?"),
             ("n", _signed(row.number("bytes_per_hour")) if row.has("bytes_per_hour") else "?"),
             ("n", size(last.integer("bytes", 0))),
-            ("", row.text("trend", "").replace("_", " ")),
+            ("", _words(row, "trend")),
         ]
+        if fills:
+            known = row.has("hours_to_exhaustion")
+            left = seconds(row.number("hours_to_exhaustion") * 3600) if known else ""
+            cells.append(("", left))
         mark = ' class="suspect"' if index == suspect else ""
         page.raw(f'<tr{mark}><th scope="row">{page.text(row.node("tag").text("text"))}</th>')
         for (kind, text), title in zip(cells, head[1:]):
@@ -196,6 +211,17 @@ def _table(page: Markup, rank: Node) -> None:
     page.raw("</tbody></table></div>")
     if len(rows) > _ROWS:
         page.paragraph(f"{len(rows) - _ROWS:,} more tags are in the JSON.", "note")
+
+
+def _limits(rank: Node) -> List[Tuple[str, str]]:
+    limits = rank.find_node("limits")
+    rows = []
+    for pool in ("nonpaged", "paged"):
+        limit = limits.find_node(pool) if limits is not None else None
+        if limit is not None:
+            words = f"{size(limit.integer('bytes'))}, by {limit.text('source', '')}"
+            rows.append((f"Limit of {pool} pool", words))
+    return rows
 
 
 def _signed(value: float) -> str:

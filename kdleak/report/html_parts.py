@@ -97,7 +97,14 @@ def verdict(page: Markup, hunt: Node) -> None:
     page.open("verdict", "Verdict", f"card verdict {tone}")
     sentences = hunt.texts("verdict")
     for index, sentence in enumerate(sentences):
-        page.paragraph(sentence, "" if index else "lead")
+        if index:
+            page.paragraph(sentence)
+            continue
+        # The accusation large, its evidence after it.
+        accusation, colon, evidence = sentence.partition(" that stay: ")
+        page.paragraph(f"{accusation} that stay." if colon else sentence, "lead")
+        if colon:
+            page.paragraph(f"{evidence[:1].upper()}{evidence[1:]}")
     if hunt.has("stop"):
         stop = hunt.node("stop")
         page.paragraph(

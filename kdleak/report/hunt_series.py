@@ -24,18 +24,20 @@ def site_lines(hunt: Node) -> Tuple[Line, ...]:
         UsageError: the document is damaged.
     """
     lines = []
+    done = hunt.node("completeness")
+    paused = done.integer("bursts", 0) > 1
     for site in hunt.nodes("call_sites"):
         points = tuple(
             (point.number("at"), point.number("outstanding_bytes", 0.0))
             for point in site.nodes("series")
         )
         if site.integer("allocs", 0) and len(points) > 1:
-            lines.append(Line(frame_name(site.node("frame")), points))
+            # Nothing is seen to move in a pause, so no slope must be drawn across one.
+            lines.append(Line(frame_name(site.node("frame")), points, steps=paused))
         if len(lines) == MAX_LINES:
             break
-    done = hunt.node("completeness")
     # Without a series the hits tell, but not where a free may have come in a pause.
-    if lines or done.integer("bursts", 0) != 1 or done.integer("hits_left_out", 0):
+    if lines or paused or done.integer("hits_left_out", 0):
         return tuple(lines)
     return _from_hits(hunt)
 

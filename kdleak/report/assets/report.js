@@ -295,7 +295,7 @@
     ];
     let by = -1, down = true;
     const holder = byId("site-table");
-    const table = make("table"), head = make("thead"), body = make("tbody"), line = make("tr");
+    const table = make("table"), head = make("thead"), line = make("tr");
     const heads = columns.map(([title], index) => {
       const cell = make("th", undefined, index > 1 ? "n" : "");
       const button = make("button", title);
@@ -311,17 +311,15 @@
       return cell;
     });
     head.append(line);
-    table.append(head, body);
+    table.append(head);
     const rows = data.sites.map((site) => ({ site, row: rowOf(site) }));
 
+    // A body of its own for each call site: its figures, and below them its words over the full width.
     function rowOf(site) {
-      const row = make("tr"), name = make("th");
+      const group = make("tbody"), row = make("tr"), name = make("th"), more = make("tr", undefined, "more");
       name.scope = "row";
       name.append(make("div", data.names[site.name], "site-name mono"));
       if (site.behalf >= 0) name.append(make("div", "on behalf of " + data.names[site.behalf], "why"));
-      if (site.sentence) name.append(make("p", site.sentence, "why"));
-      site.facts.forEach((fact) => name.append(make("p", fact, "why")));
-      if (site.stack.length) name.append(stackOf(site));
       row.append(name);
       const badge = make("td");
       badge.dataset.label = "Verdict";
@@ -336,13 +334,20 @@
         cell.dataset.label = columns[index + 2][0];
         row.append(cell);
       });
-      return row;
+      const words = make("td");
+      words.colSpan = columns.length;
+      if (site.sentence) words.append(make("p", site.sentence, "why"));
+      if (site.stack.length || site.facts.length) words.append(stackOf(site));
+      more.append(words);
+      group.append(row, more);
+      return group;
     }
 
     function stackOf(site) {
       const details = make("details"), often = site.stacks > 1
         ? "Commonest of " + number(site.stacks) + " stacks" : "Stack";
-      details.append(make("summary", often + " (" + counted(site.stack.length, "frame") + ")"));
+      details.append(make("summary", often + " (" + counted(site.stack.length, "frame") + ")"
+        + (site.facts.length ? " and figures" : "")));
       // Filled when it is opened: most never are.
       details.addEventListener("toggle", () => {
         if (!details.open || details.children.length > 1) return;
@@ -355,6 +360,7 @@
         if (site.end !== "complete" && site.end !== "user mode") {
           details.append(make("p", "The stack ends early: " + site.end + ".", "note"));
         }
+        site.facts.forEach((fact) => details.append(make("p", fact, "why")));
       });
       return details;
     }
@@ -373,7 +379,7 @@
         if (index === by) cell.setAttribute("aria-sort", down ? "descending" : "ascending");
         else cell.removeAttribute("aria-sort");
       });
-      body.replaceChildren(...order.map((one) => one.row));
+      table.replaceChildren(head, ...order.map((one) => one.row));
     }
 
     holder.append(table);
@@ -382,10 +388,10 @@
         + " that hold least left out; the JSON has all.", "note"));
     }
     arrange();
-    const first = body.querySelector("details");
+    const first = table.querySelector("details");
     if (first) first.open = true;
     addEventListener("beforeprint", () => {
-      [...body.querySelectorAll("details")].slice(0, 10).forEach((one) => {
+      [...table.querySelectorAll("details")].slice(0, 10).forEach((one) => {
         one.open = true;
         one.dispatchEvent(new Event("toggle"));
       });
