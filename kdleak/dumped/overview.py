@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Sequence, Tuple
 
 from kdleak.dumped.compare import moment_of
@@ -121,7 +122,7 @@ def _sites(engine: DumpEngine, tags: Sequence[PoolTag]) -> Tuple[Dict[PoolTag, S
         )
     except KdleakError as error:
         return {}, f"the code that asks for it was not searched: {error}"
-    return {one.tag: one for one in found}, ""
+    return {one.tag: replace(one, gaps=(*engine.module_gaps, *one.gaps)) for one in found}, ""
 
 
 def _blocks(

@@ -282,6 +282,11 @@ class DumpEngine(NoLiveTarget):
             return found
 
     @property
+    def module_gaps(self) -> tuple[str, ...]:
+        """What ``modules`` lacks, one sentence each: their code cannot be looked through."""
+        return self._kernel.gaps
+
+    @property
     def symbol_remarks(self) -> tuple[str, ...]:
         """What loading the symbols of modules had to say so far, one sentence each."""
         return self._images.remarks

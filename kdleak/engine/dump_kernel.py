@@ -44,6 +44,7 @@ class DumpKernel:
         debugger_data: KDBG, decoded; None where it was not found.
         module_list: address of nt!PsLoadedModuleList, 0 where unknown.
         modules: loaded images in load order; nt alone where the list is not readable.
+        gaps: what ``modules`` lacks, one sentence each.
     """
 
     image: Image | None
@@ -51,6 +52,7 @@ class DumpKernel:
     debugger_data: DebuggerData | None
     module_list: int
     modules: tuple[Module, ...]
+    gaps: tuple[str, ...] = ()
 
 
 def find_kernel(
@@ -82,12 +84,15 @@ def find_kernel(
         block = _debugger_data_among(memory, ImageData(memory, image, size), image.base)
     base = image.base if image is not None else block.field("KernBase") if block else 0
     heads = (header.module_list, block.field("PsLoadedModuleList") if block else 0)
-    head, modules = _modules(memory, heads, size, base, remark)
+    head, modules, gaps = _modules(memory, heads, size, base)
+    if not modules:
+        only = "only nt is" if image is not None else "no module is"
+        gaps = (f"the list of loaded modules is not in the dump: {only} known",)
+    for sentence in gaps:
+        remark(sentence)
     if image is not None and not any(module.base == base for module in modules):
-        if not modules:
-            remark("the list of loaded modules is not in the dump: only nt is known")
         modules = (Module("nt", base, image.size, "ntoskrnl.exe", image.timestamp), *modules)
-    return DumpKernel(image, base, block, head, modules)
+    return DumpKernel(image, base, block, head, modules, gaps)
 
 
 def _first_of_list(memory: MemoryReader, header: DumpHeader) -> Image | None:
@@ -97,20 +102,14 @@ def _first_of_list(memory: MemoryReader, header: DumpHeader) -> Image | None:
 
 
 def _modules(
-    memory: MemoryReader,
-    heads: Iterable[int],
-    pointer_size: int,
-    base: int,
-    remark: Callable[[str], None],
-) -> tuple[int, tuple[Module, ...]]:
+    memory: MemoryReader, heads: Iterable[int], pointer_size: int, base: int
+) -> tuple[int, tuple[Module, ...], tuple[str, ...]]:
     """The first list that names the kernel (any list, where its base is not known)."""
     for head in heads:
         modules, said = read_modules(memory, head, pointer_size, base)
         if modules and (not base or any(module.base == base for module in modules)):
-            for sentence in said:
-                remark(sentence)
-            return head, modules
-    return 0, ()
+            return head, modules, said
+    return 0, (), ()
 
 
 def read_modules(
