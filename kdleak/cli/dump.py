@@ -10,18 +10,30 @@ import click
 from kdleak.cli import console
 from kdleak.cli.dump_file import opened_dump
 from kdleak.cli.pooltag_option import owner_finder, pooltag_option
+from kdleak.cli.tag_argument import parse_tag
 from kdleak.cli.target_options import FiniteRange
 from kdleak.dumped.overview import DETAILS, overview
-from kdleak.errors import ExitCode
+from kdleak.errors import ExitCode, UsageError
 from kdleak.report.dump_json import dump_json
 from kdleak.report.dump_text import render_dump
-from kdleak.tags import PoolTag
 
 _SECONDS = 0.5
 
 
 @click.command("dump")
-@click.argument("file", type=click.Path(readable=False, path_type=Path), metavar="MEMORY.DMP")
+@click.argument(
+    "file",
+    type=click.Path(readable=False, path_type=Path),
+    metavar="MEMORY.DMP",
+    required=False,
+)
+@click.option(
+    "-z",
+    "named",
+    type=click.Path(readable=False, path_type=Path),
+    metavar="FILE",
+    help="The dump, as for the other commands; the same as naming it alone.",
+)
 @click.option(
     "-y",
     "symbol_path",
@@ -56,7 +68,8 @@ _SECONDS = 0.5
 @click.option("-o", "output", type=click.Path(path_type=Path), help="Write the result to a file.")
 @click.option("--force", is_flag=True, help="Overwrite the file of -o.")
 def command(
-    file: Path,
+    file: Optional[Path],
+    named: Optional[Path],
     symbol_path: Optional[str],
     tags: Tuple[str, ...],
     top: int,
@@ -72,12 +85,18 @@ def command(
     Works on any dump of a Windows kernel that holds pool, on any machine, without symbols and
     without a network. A small memory dump (minidump) holds no pool; that is said.
 
+    The first sentences answer: which tag holds most of each pool, in what blocks, and which driver
+    asks for it. Allocs, Frees, Diff and Bytes are PoolMon's; Each is Bytes by Diff.
+
+    Exit code 4: the tag tables could not be read, or not all of them.
+
     \b
     Examples:
       kdleak dump MEMORY.DMP
       kdleak dump MEMORY.DMP --tag Leak --seconds 0
     """
-    wanted = [PoolTag.parse(tag) for tag in tags]
+    file = _one_file(file, named)
+    wanted = [parse_tag(tag) for tag in tags]
     console.refuse_overwrite(output, force=force)
     with opened_dump(
         file, console.narrate, symbol_path=symbol_path, fetch_symbols=fetch_symbols
@@ -101,3 +120,19 @@ def command(
     )
     console.write_result(text, output, force=force)
     return ExitCode.INCOMPLETE if found.gaps else ExitCode.DONE
+
+
+def _one_file(alone: Optional[Path], named: Optional[Path]) -> Path:
+    """The dump, however it was named.
+
+    Raises:
+        UsageError: none or two.
+    """
+    file = alone or named
+    if file is None or (alone and named):
+        raise UsageError(
+            "opening a crash dump",
+            "two were named" if file else "none was named",
+            "name one: kdleak dump MEMORY.DMP",
+        )
+    return file

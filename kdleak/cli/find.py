@@ -10,6 +10,7 @@ import click
 
 from kdleak.cli import console
 from kdleak.cli.session import attached
+from kdleak.cli.tag_argument import tag_argument
 from kdleak.cli.target_options import DUMP, TargetOptions, choose_target, target_options
 from kdleak.engine.base import Engine
 from kdleak.errors import ExitCode, KdleakError, UnsupportedTarget, UsageError
@@ -26,10 +27,14 @@ if TYPE_CHECKING:
 _POOLS = {"both": None, "nonpaged": Pool.NONPAGED, "paged": Pool.PAGED}
 _SIMILAR = 5
 _LARGEST_LIMIT = 100_000
+_NOT_FOR_DUMPS = (
+    "connection", "engine", "kd", "python", "kb", "record", "replay", "timeout",
+)  # fmt: skip
+"""Options of a target that a search refuses or has no use for: its help leaves them out."""
 
 
 @click.command("find")
-@click.argument("tag")
+@tag_argument
 @target_options
 @click.option(
     "--limit",
@@ -50,7 +55,7 @@ _LARGEST_LIMIT = 100_000
 @click.option("-o", "--output", "output", type=click.Path(path_type=Path), help="Write to a file.")
 @click.option("--force", is_flag=True, help="Overwrite the file of -o.")
 def command(
-    tag: str,
+    tag: PoolTag,
     target: TargetOptions,
     limit: int,
     pool: str,
@@ -73,7 +78,7 @@ def command(
       kdleak find Leak -z MEMORY.DMP --pool nonpaged --size 320 --limit 100
       kdleak find "Irp " -z MEMORY.DMP --json -o irps.json
     """
-    wanted = PoolTag.parse(tag)
+    wanted = tag
     _refuse_live(target)
     console.refuse_overwrite(output, force=force)
     choice = choose_target(target)
@@ -124,6 +129,11 @@ def command(
     )
     console.write_result(text, output, force=force)
     return ExitCode.DONE if found.complete else ExitCode.INCOMPLETE
+
+
+for _parameter in command.params:
+    if isinstance(_parameter, click.Option) and _parameter.name in _NOT_FOR_DUMPS:
+        _parameter.hidden = True
 
 
 def _refuse_live(given: TargetOptions) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Callable, Optional, Sequence, Tuple
 
@@ -11,6 +12,7 @@ import click
 from kdleak.cli import console
 from kdleak.cli.pooltag_option import pooltag_option, tag_lists
 from kdleak.cli.session import attached
+from kdleak.cli.tag_argument import tag_argument
 from kdleak.cli.target_options import DUMP, TargetOptions, choose_target, target_options
 from kdleak.errors import ExitCode, UsageError
 from kdleak.model import Module
@@ -27,7 +29,7 @@ _TELL_EVERY = 5.0  # seconds
 
 
 @click.command("sites")
-@click.argument("tag")
+@tag_argument
 @target_options
 @click.option(
     "--module",
@@ -57,7 +59,7 @@ _TELL_EVERY = 5.0  # seconds
 @click.option("-o", "--output", "output", type=click.Path(path_type=Path), help="Write to a file.")
 @click.option("--force", is_flag=True, help="Overwrite the file of -o.")
 def command(
-    tag: str,
+    tag: PoolTag,
     target: TargetOptions,
     modules: Tuple[str, ...],
     with_data: bool,
@@ -83,7 +85,7 @@ def command(
       kdleak sites Leak -z MEMORY.DMP --pooltag pooltag.txt --json -o leak-sites.json
       kdleak sites Leak -k net:port=50000,key=1.2.3.4 --module leakydrv
     """
-    wanted = PoolTag.parse(tag)
+    wanted = tag
     console.refuse_overwrite(output, force=force)
     require_disassembler()
     lists = tag_lists(pooltag, console.narrate, kd=target.kd)
@@ -114,6 +116,9 @@ def command(
             limit=limit,
             progress=progress,
         )
+        # Of a dump: what its list of modules lacks was not looked through.
+        lacking = () if modules else getattr(engine, "module_gaps", ())
+        found = replace(found, gaps=(*lacking, *found.gaps))
         subject = SitesSubject(
             engine.where,
             engine.target,

@@ -198,3 +198,16 @@ def test_what_is_no_dump_is_told(command: str, tmp_path: Path):
     assert "Next: " in done.stderr
     missing = [tmp_path / "gone.dmp"] * (1 if command == "dump" else 2)
     assert "gone.dmp" in kdleak(command, *missing, code=2).stderr
+
+
+def test_a_dump_may_be_named_as_for_the_other_commands():
+    alone, named = (
+        kdleak("dump", *words, SAMPLES / "early.dmp", "--tag", "Leak", "--json").stdout
+        for words in ((), ("-z",))
+    )
+    assert alone == named
+    assert "none was named" in kdleak("dump", code=2).stderr
+    both = kdleak("dump", SAMPLES / "early.dmp", "-z", SAMPLES / "early.dmp", code=2)
+    assert "two were named" in both.stderr
+    quoted = kdleak("dump", SAMPLES / "early.dmp", "--tag", "'Leak'", code=2)
+    assert "the quotes came with it" in quoted.stderr

@@ -127,6 +127,33 @@ def test_refused(arguments, tmp_path):
     assert "Next:" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("FILE", "-z", "Leak"), "give the tag first: kdleak find TAG -z "),
+        (("Leak", "FILE"), "a dump is named with -z: kdleak find Leak -z "),
+        (("Irp", "x", "-z", "FILE"), "one argument too many"),
+        (("'Irp '", "-z", "FILE"), "leave them out: Irp is the same tag"),
+        (("'Leaky'", "-z", "FILE"), "a pool tag is 1 to 4"),
+    ],
+)
+def test_what_is_commonly_given_instead_of_a_tag(arguments, words, tmp_path):
+    file = tmp_path / "MEMORY.DMP"
+    file.write_bytes(bytes(0x2000))
+    for command in ("find", "sites"):
+        given = [str(file) if one == "FILE" else one for one in arguments]
+        done = kdleak(tmp_path, command, *given)
+        assert done.returncode == ExitCode.USAGE
+        assert words.replace("find", command) in done.stderr
+
+
+def test_help_leaves_out_what_only_live_targets_have(tmp_path):
+    done = kdleak(tmp_path, "find", "--help")
+    assert "Usage: kdleak find [OPTIONS] TAG\n" in done.stdout
+    assert "-z FILE" in done.stdout
+    assert "--timeout" not in done.stdout
+
+
 def test_no_dump(tmp_path):
     file = tmp_path / "notes.txt"
     file.write_bytes(b"no dump at all\n" * 1000)
