@@ -1,4 +1,4 @@
-"""Which frames belong to the pool allocator, which to framework layers, and what a stop is.
+"""Which frames belong to the pool allocator, and what a stop is.
 
 A stop is a hit only if its top frames are in the allocator of nt. The break instruction itself
 sits either in the allocator (current kernels) or in nt!DbgBreakPoint called from it (checked and
@@ -9,44 +9,12 @@ under the nearest name. Which names are the allocator's stands in ``dialect.hit_
 from __future__ import annotations
 
 import enum
-import re
 from dataclasses import dataclass
-from typing import Mapping, Optional, Sequence, Tuple
+from typing import Optional, Sequence, Tuple
 
 from kdleak.dialect.hit_kind import FrameMeaning, is_kernel, meaning_of
 from kdleak.model import Frame, HitKind, Registers, Stack, Stop, StopKind, Symbolized
 from kdleak.tags import PROTECTED_POOL, PoolTag
-
-FRAMEWORK_MODULES: Mapping[str, str] = {
-    "wdf01000": "KMDF",
-    "ndis": "NDIS",
-    "netio": "network I/O subsystem",
-    "fwpkclnt": "Windows Filtering Platform",
-    "fltmgr": "filter manager",
-    "storport": "Storport",
-    "scsiport": "SCSI port",
-    "classpnp": "storage class",
-    "ks": "kernel streaming",
-    "portcls": "port class audio",
-    "usbport": "USB port",
-    "ucx01000": "USB host controller extension",
-    "videoprt": "video port",
-    "dxgkrnl": "DirectX graphics kernel",
-    "hal": "HAL",
-    "verifierext": "Driver Verifier",
-    "vfdrvx": "Driver Verifier",
-}
-"""Modules that allocate on behalf of the driver above them, lower case, and what they are."""
-
-_HELPER = re.compile(
-    r"(?:Io|Iop|Iof|Ob|Obp|Obf|Se|Sep|Rtl|Rtlp|Mm|Mi|Ex|Exp|Ke|Ki|Ps|Psp|Vf|Wmi|Cm|Hvp?)(?=[A-Z])"
-)
-"""Helper layers of nt, by the prefix of the component."""
-
-_OUTER = re.compile(
-    r"(?:KiSystem|KiService|KiFastCall|KiExceptionDispatch|KiUser|KiStart|PspSystemThread)"
-)
-"""Where every stack of nt begins: never to blame."""
 
 
 class FrameRole(enum.Enum):
@@ -195,34 +163,6 @@ def call_site_index(stack: Stack) -> int:
         if not frame_role(frames[index].symbol).of_allocator:
             return index
     return max(0, len(frames) - 1)
-
-
-def blame_index(stack: Stack) -> int:
-    """Index of the first frame outside the allocator and outside framework layers.
-
-    Frameworks and the helper layers of nt allocate for whoever calls them. When nothing else is
-    on the stack, the outermost helper before the system call's entry is taken, and failing that
-    the call site.
-    """
-    frames = stack.frames
-    site = call_site_index(stack)
-    last_helper = site
-    for index in range(site, len(frames)):
-        symbol = frames[index].symbol
-        if not symbol.module:
-            continue
-        if in_kernel(symbol):
-            if _OUTER.match(symbol.name):
-                break
-            if not symbol.name or _HELPER.match(symbol.name):
-                last_helper = index
-                continue
-            return index
-        if symbol.module.lower() in FRAMEWORK_MODULES:
-            last_helper = index
-            continue
-        return index
-    return last_helper
 
 
 def kernel_addresses(stack: Stack, pointer_size: int) -> Tuple[int, ...]:

@@ -1,6 +1,8 @@
 """Who holds the memory: hits aggregated by call site and by stack, frees paired by address.
 
 A block belongs to the site that allocated it; whoever frees it, the free cancels that block.
+A call site is the first frame outside the allocator together with the frame to blame: what a
+framework allocates for one driver is kept apart from what it allocates for another.
 What cannot be paired is counted apart and never turned into an accusation. The rules of the
 verdict are in ``kdleak.verdict``, what scales a sampled tag to the whole hunt in
 ``kdleak.scaling``. Memory grows with call sites, distinct stacks and live blocks, not with hits.
@@ -11,8 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, Iterable, List, Optional, Tuple
 
-from kdleak.allocator_frames import blame_index, call_site_index, kernel_addresses
+from kdleak.allocator_frames import call_site_index, kernel_addresses
+from kdleak.blame import blame
 from kdleak.confidence import wilson
+from kdleak.frameworks import Frameworks
 from kdleak.growth_series import Figures, SeriesBook, shape_of
 from kdleak.model import Frame, Hit, HitKind, Stack
 from kdleak.result import (
@@ -24,7 +28,7 @@ from kdleak.result import (
     SiteProgress,
     StackUse,
 )
-from kdleak.scaling import TOTAL, BurstBooks, Scaler, Whole
+from kdleak.scaling import BurstBooks, Scaler, Whole
 from kdleak.verdict import Evidence, SiteFacts, judge
 
 OLD_FACTOR = 4.0
@@ -53,6 +57,7 @@ _StackKey = Tuple[int, ...]
 
 @dataclass
 class _Site:
+    key: int
     frame: Frame
     allocs: int = 0
     frees: int = 0
@@ -79,8 +84,12 @@ class _StackTally:
     outstanding_bytes: int = 0
 
 
-_Live = Tuple[int, _StackKey, Optional[int], float]
-"""A block seen allocated and not seen freed: call site, stack, size, time of the allocation."""
+_Live = Tuple[int, _StackKey, Optional[int], float, int]
+"""A block seen allocated and not seen freed: key of its call site, stack, size, time and number of
+the hit."""
+
+_ALL = -1
+"""Stands for all call sites together; no key."""
 
 
 @dataclass
@@ -102,10 +111,22 @@ class Ledger:
             site, ``OLD_FACTOR`` times the longest life seen there: a multiple of what is normal
             at that place, whatever is normal there. Where no block was seen freed there is no
             such measure, and ``LEAST_AGE`` is taken.
+        frameworks: layers that allocate for others; None for the built-in list.
+        by_blame: keep allocations of one place apart that are made on behalf of different
+            callers; else each place is one call site.
     """
 
-    def __init__(self, pointer_size: int, min_age: Optional[float] = None) -> None:
+    def __init__(
+        self,
+        pointer_size: int,
+        min_age: Optional[float] = None,
+        frameworks: Optional[Frameworks] = None,
+        *,
+        by_blame: bool = True,
+    ) -> None:
         self._pointer_size = pointer_size
+        self._frameworks = frameworks
+        self._by_blame = by_blame
         self._min_age = min_age
         self._series = SeriesBook()
         self._bursts = BurstBooks()
@@ -114,6 +135,7 @@ class Ledger:
         self._armed_since = 0.0
         self._stretches: List[Tuple[float, float]] = []
         self._pauses = 0
+        self._burst_began = 0  # hits booked before the present burst
         self._frees_after_pause = 0
         self._sites: Dict[int, _Site] = {}
         self._stacks: Dict[_StackKey, _StackTally] = {}
@@ -138,15 +160,11 @@ class Ledger:
         key = kernel_addresses(hit.stack, self._pointer_size) or (0,)
         tally = self._stacks.get(key)
         if tally is None or key == (0,):
-            frame = hit.stack.frames[call_site_index(hit.stack)]
-            address = frame.address
-            if address not in self._sites:
-                self._sites[address] = _Site(frame)
+            site = self._site_of(hit)
             if tally is None:
-                tally = self._stacks[key] = _StackTally(hit.stack, address)
+                tally = self._stacks[key] = _StackTally(hit.stack, site.key)
         else:
-            address = tally.site
-        site = self._sites[address]
+            site = self._sites[tally.site]
         site.stacks[key] = site.stacks.get(key, 0) + 1
         if hit.block.size is None:
             site.unsized += 1
@@ -155,6 +173,19 @@ class Ledger:
         else:
             self._add_free(hit, site, tally)
 
+    def _site_of(self, hit: Hit) -> _Site:
+        frames = hit.stack.frames
+        frame = frames[call_site_index(hit.stack)]
+        key = frame.address
+        if self._by_blame and hit.kind is HitKind.ALLOC:
+            blamed = frames[blame(hit.stack, self._frameworks).index].address
+            # One number for both, as addresses are in everything that is kept per call site.
+            key |= blamed << 64 if blamed != frame.address else 0
+        site = self._sites.get(key)
+        if site is None:
+            site = self._sites[key] = _Site(key, frame)
+        return site
+
     def _figures(self) -> Dict[int, Figures]:
         return {
             **{
@@ -162,7 +193,7 @@ class Ledger:
                 for address, site in self._sites.items()
                 if site.allocs
             },
-            TOTAL: self._outstanding(),
+            _ALL: self._outstanding(),
         }
 
     def _outstanding(self) -> Figures:
@@ -179,7 +210,7 @@ class Ledger:
         tally.allocs += 1
         size = hit.block.size
         site.bytes_allocated += size or 0
-        self._bursts.alloc(site.frame.address, size)
+        self._bursts.alloc(site.key, size)
         address = hit.block.address
         if not address:
             site.unaddressed += 1
@@ -189,7 +220,7 @@ class Ledger:
         if before is not None:
             # Handed out again, so it was freed where we did not see it.
             self._forget(before).replaced += 1
-        self._live[address] = (site.frame.address, key, size, hit.at)
+        self._live[address] = (site.key, key, size, hit.at, self.hits)
         site.outstanding += 1
         tally.outstanding += 1
         site.outstanding_bytes += size or 0
@@ -204,20 +235,21 @@ class Ledger:
         if live is not None and size is None:
             size = live[2]
         site.bytes_freed += size or 0
-        kind = site.frame.address, size
+        kind = site.key, size
         if live is not None:
             self._paired += 1
             owner = self._forget(live)
             owner.returned += 1
             life = max(0.0, hit.at - live[3])
             owner.longest_life = max(owner.longest_life or 0.0, life)
-            self._bursts.free(live[0], kind, size)
+            age = self.hits - live[4] if live[4] > self._burst_began else None
+            self._bursts.free(live[0], kind, age)
         elif address in self._out_of_sight:
             origin = self._out_of_sight.pop(address)
             owner = self._sites[origin]
             owner.unwatched -= 1
             owner.returned += 1
-            self._bursts.free(origin, kind, size)
+            self._bursts.free(origin, kind, None)
         else:
             self._bursts.strange_free(kind)
             if address:
@@ -279,7 +311,16 @@ class Ledger:
         watched = now - self._rested
         if self._series.is_due(watched):
             self._series.mark(now, watched, self._figures)
-        self._bursts.end_burst(running)
+        began, hits = self._burst_began, self.hits
+        self._bursts.end_burst(
+            running,
+            (
+                (site, hits - number, size)
+                for site, _, size, _, number in self._live.values()
+                if number > began
+            ),
+        )
+        self._burst_began = hits
         self._resting_since = now
         if len(self._stretches) < _MOST_STRETCHES:
             self._stretches.append((self._armed_since, now))
@@ -291,7 +332,7 @@ class Ledger:
 
     def series(self, now: float) -> Tuple[SeriesPoint, ...]:
         """Outstanding blocks of all call sites over the time watched."""
-        return self._series.series(TOTAL, now, self._outstanding())
+        return self._series.series(_ALL, now, self._outstanding())
 
     def scaling(self, whole: Whole) -> Optional[Scaling]:
         """All call sites together, scaled to the whole hunt; see ``sites``."""
@@ -340,11 +381,12 @@ class Ledger:
         return tuple(
             StackUse(
                 tally.stack,
-                tally.site,
+                self._sites[tally.site].frame.address,
                 tally.allocs,
                 tally.frees,
                 tally.outstanding,
                 tally.outstanding_bytes,
+                tally.stack.frames[blame(tally.stack, self._frameworks).index].address,
             )
             for _, tally in ordered
         )
@@ -360,7 +402,7 @@ class Ledger:
             whole: size of the whole hunt, to scale what was sampled; None scales nothing.
         """
         aged: Dict[int, _Aged] = {}
-        for site, _, size, at in self._live.values():
+        for site, _, size, at, _ in self._live.values():
             found = aged.get(site)
             if found is None:
                 found = aged[site] = _Aged()
@@ -374,7 +416,7 @@ class Ledger:
         evidence = Evidence(self.pairing(), share_watched)
         scaler = self._scaler(whole)
         finished = [
-            self._finished(site, aged.get(site.frame.address, _Aged()), evidence, now, scaler)
+            self._finished(site, aged.get(site.key, _Aged()), evidence, now, scaler)
             for site in self._ordered()
             if site.stacks  # none where an interruption cut the booking of its first hit off
         ]
@@ -399,10 +441,10 @@ class Ledger:
     ) -> CallSite:
         common = min(site.stacks, key=lambda key: (-site.stacks[key], key))
         stack = self._stacks[common].stack
-        address = site.frame.address
+        whom = blame(stack, self._frameworks)
         series = (
             self._series.series(
-                address, now, (site.outstanding, site.outstanding_bytes, site.allocs)
+                site.key, now, (site.outstanding, site.outstanding_bytes, site.allocs)
             )
             if site.allocs
             else ()
@@ -426,7 +468,7 @@ class Ledger:
         judgement, sentence = judge(facts, evidence)
         return CallSite(
             frame=site.frame,
-            blame=stack.frames[blame_index(stack)],
+            blame=stack.frames[whom.index],
             stack=stack,
             distinct_stacks=len(site.stacks),
             allocs=site.allocs,
@@ -452,7 +494,9 @@ class Ledger:
             share_staying=wilson(site.outstanding, facts.known),
             growth=shape.growth,
             series=series,
-            scaled=scaler.of(address) if scaler is not None and site.allocs else None,
+            scaled=scaler.of(site.key) if scaler is not None and site.allocs else None,
+            through=whom.through,
+            blame_found=whom.found,
         )
 
     def _ordered(self) -> List[_Site]:
@@ -463,7 +507,7 @@ class Ledger:
                 -site.outstanding_bytes,
                 -site.outstanding,
                 -(site.allocs + site.frees),
-                site.frame.address,
+                site.key,
             ),
         )
 

@@ -10,6 +10,7 @@ import enum
 from dataclasses import dataclass
 from typing import Optional, Tuple
 
+from kdleak.blamed import KnownOwner, LayerUse, ModuleDetails
 from kdleak.model import (
     Frame,
     Hit,
@@ -424,6 +425,7 @@ class StackUse:
         frees: frees seen over this stack.
         outstanding: blocks allocated over this stack, address known, free not seen.
         outstanding_bytes: their bytes, as far as sizes are known.
+        blame: address of the frame blamed; with ``site`` it names the call site. 0 where unknown.
     """
 
     stack: Stack
@@ -432,13 +434,15 @@ class StackUse:
     frees: int
     outstanding: int
     outstanding_bytes: int
+    blame: int = 0
 
 
 @dataclass(frozen=True)
 class CallSite:
     """One place outside the allocator that allocates or frees blocks of the tag.
 
-    A block counts for the site that *allocated* it, whoever frees it.
+    A block counts for the site that *allocated* it, whoever frees it. A place in a framework is
+    one call site for each frame it is blamed on.
 
     Attributes:
         frame: first frame outside the allocator; its address is the return address there.
@@ -479,6 +483,9 @@ class CallSite:
             end; at most 66 of them.
         scaled: what this comes to over the whole hunt; None when nothing was sampled or there
             were too few bursts.
+        through: framework layers between ``frame`` and ``blame``, innermost first.
+        blame_found: False when there was nothing but framework layers on the stack; ``blame`` is
+            the outermost of them then.
     """
 
     frame: Frame
@@ -509,6 +516,8 @@ class CallSite:
     growth: SiteGrowth = SiteGrowth.TOO_FEW
     series: Tuple[SeriesPoint, ...] = ()
     scaled: Optional[Scaled] = None
+    through: Tuple[LayerUse, ...] = ()
+    blame_found: bool = True
 
 
 @dataclass(frozen=True)
@@ -703,6 +712,9 @@ class HuntResult:
             512 stretches.
         scaling: how sampled figures were scaled; None when nothing was sampled or there were too
             few bursts.
+        blamed: what the drivers say about themselves that the foremost call sites are blamed on;
+            empty when it was not asked.
+        tag_owner: what the user's pooltag.txt says of the tag; None where it says nothing.
     """
 
     target: TargetInfo
@@ -733,6 +745,8 @@ class HuntResult:
     series: Tuple[SeriesPoint, ...] = ()
     watched: Tuple[Tuple[float, float], ...] = ()
     scaling: Optional[Scaling] = None
+    blamed: Tuple[ModuleDetails, ...] = ()
+    tag_owner: Optional[KnownOwner] = None
 
     @property
     def interrupted(self) -> bool:

@@ -13,6 +13,7 @@ from kdleak.arm import ArmedTag
 from kdleak.callsites import Ledger
 from kdleak.engine.base import Engine
 from kdleak.errors import KdleakError, LinkError, TargetRestarted
+from kdleak.frameworks import Frameworks
 from kdleak.hit_log import HitLog
 from kdleak.hunt_options import HuntOptions
 from kdleak.model import Block, Hit, HitKind, Registers, Stack, StackEnd, Stop, StopKind
@@ -70,6 +71,7 @@ class Watch:
         finder: Optional[BlockFinderLike],
         clock: Callable[[], float],
         report: Callable[[HuntPhase], None],
+        frameworks: Optional[Frameworks] = None,
     ) -> None:
         self._engine = engine
         self._tag = tag
@@ -83,7 +85,7 @@ class Watch:
         self._burst_stopped_before = 0.0
         self._break_in_pending = False
         self._stopped_before = engine.seconds_stopped
-        self.ledger = Ledger(engine.target.pointer_size, options.min_age)
+        self.ledger = Ledger(engine.target.pointer_size, options.min_age, frameworks)
         self.hits = HitLog()
         self.started: Optional[float] = None
         self.ended: Optional[float] = None

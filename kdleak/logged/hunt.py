@@ -126,7 +126,7 @@ class _Books:
 
     def __init__(self, pointer_size: int) -> None:
         self._pointer_size = pointer_size
-        self._ledger = Ledger(pointer_size)
+        self._ledger = Ledger(pointer_size, by_blame=False)
         self._named: Dict[str, Ledger] = {}
         self._unpaired_frees = 0
         self._stacks: Dict[str, Set[str]] = {}
@@ -140,7 +140,7 @@ class _Books:
         ledger = self._ledger
         if not hit.site.address:
             name = str(hit.site.symbol)
-            ledger = self._named.setdefault(name, Ledger(self._pointer_size))
+            ledger = self._named.setdefault(name, Ledger(self._pointer_size, by_blame=False))
             self._stacks.setdefault(name, set()).add(str(hit.stack))
         block = Block(hit.block or 0)
         ledger.add(Hit(hit.number, hit.kind, hit.stack, 0.0, hit.processor or 0, 0, block))

@@ -79,3 +79,38 @@ def test_a_users_own_wrapper_is_looked_through() -> None:
     symbols = stack("drv!MyAllocate", "drv!Open")
     assert blame_index(symbols) == 2
     assert blame_index(symbols, frameworks) == 3
+
+
+@pytest.mark.parametrize(
+    ("names", "whom"),
+    [
+        (["drv!F", "nt!IofCallDriver"], "drv!F"),
+        (["Wdf01000!FxPool", "Wdf01000!imp_WdfRequestCreate", "drv!F", "nt!X"], "drv!F"),
+        (["ndis!NdisAllocate", "NETIO!Net", "tcpip!Tcp"], "tcpip!Tcp"),
+        # The File objects of a recorded session: helpers of nt all the way to the system call.
+        (
+            [
+                "nt!ObpAllocateObject",
+                "nt!ObCreateObject",
+                "nt!IopParseDevice",
+                "nt!ObpLookupObjectName",
+                "nt!ObOpenObjectByName",
+                "nt!IopCreateFile",
+                "nt!IoCreateFile",
+                "nt!NtOpenFile",
+                "nt!KiSystemCallEntry64",
+                "ntdll!ZwOpenFile",
+            ],
+            "nt!NtOpenFile",
+        ),
+        (["nt!SeCaptureSid", "nt!KiSystemServiceCopyEnd", "ntdll!Nt"], "nt!SeCaptureSid"),
+        (["Wdf01000!A", "Wdf01000!B"], "Wdf01000!B"),
+    ],
+)
+def test_whom_a_stack_blames(names: list[str], whom: str) -> None:
+    assert blamed(*names) == whom
+
+
+def test_a_stack_of_nothing_but_the_allocator_blames_its_end() -> None:
+    assert blame(stack()).index == 1
+    assert not blame(stack()).found
