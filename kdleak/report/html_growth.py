@@ -7,11 +7,13 @@ from typing import List, Optional, Sequence, Tuple
 from kdleak.report.html_data import middle_cut, seconds, size
 from kdleak.report.html_parts import Markup
 from kdleak.report.hunt_series import site_lines
+from kdleak.report.page import signed
 from kdleak.report.result_document import Node
 from kdleak.report.svg_chart import Line, line_chart
 
 _CHARTS = 6
 _ROWS = 200
+_KINDS = dict.fromkeys(("Growth", "Blocks", "Per hour", "Now held"), "n")
 
 
 def growth(page: Markup, hunt: Node) -> None:
@@ -186,14 +188,16 @@ def _table(page: Markup, rank: Node) -> None:
     if fills:
         head.append("Pool full in")
     page.raw('<div class="scroll"><table><thead><tr>')
-    page.raw("".join(f'<th scope="col">{title}</th>' for title in head))
+    page.raw(
+        "".join(f'<th scope="col" class="{_KINDS.get(title, "")}">{title}</th>' for title in head)
+    )
     page.raw("</tr></thead><tbody>")
     for index, row in enumerate(rows[:_ROWS]):
         last = row.node("last")
         cells: List[Tuple[str, str]] = [
             ("", _words(row, "pool")),
-            ("n", f"{row.integer('growth_bytes'):+,}" if row.has("growth_bytes") else "?"),
-            ("n", f"{row.integer('growth_blocks'):+,}" if row.has("growth_blocks") else "?"),
+            ("n", signed(row.integer("growth_bytes")) if row.has("growth_bytes") else "?"),
+            ("n", signed(row.integer("growth_blocks")) if row.has("growth_blocks") else "?"),
             ("n", _signed(row.number("bytes_per_hour")) if row.has("bytes_per_hour") else "?"),
             ("n", size(last.integer("bytes", 0))),
             ("", _words(row, "trend")),
