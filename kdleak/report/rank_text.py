@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, Optional, Sequence
 
 from kdleak.model import Pool, PoolCounters
+from kdleak.report.next_step import tag_word
 from kdleak.report.page import Page, number, signed
 from kdleak.report.palette import PLAIN, Palette
 from kdleak.result import PoolLimit, RankResult, RankRow, Trend
@@ -42,7 +43,8 @@ def render_rank(
         f"Pool tags of {result.where} (build {target.build} {target.architecture.value}, "
         f"{result.engine}) by {result.by.value}"
     )
-    page.paragraph(result.reason, indent=0, role="bad" if result.suspect else "")
+    role = "bad" if result.snapshots > 1 else "heading"  # to hold most is no crime
+    page.paragraph(result.reason, indent=0, role=role if result.suspect else "")
     if result.stop is not None:
         page.paragraph(
             f"The target stopped for a reason of its own ({result.stop.kind.value}) and is left "
@@ -66,7 +68,16 @@ def render_rank(
     page.paragraph(f"{words if target.live else ''}Read from: {result.source}.", indent=0)
     for gap in result.gaps:
         page.paragraph(f"missing: {gap}", indent=0, role="warn")
+    if not target.live and result.suspect is not None:
+        _next(page, tag_word(result.suspect.tag))
     return page.text()
+
+
+def _next(page: Page, tag: str) -> None:
+    """What a dump tells about a tag besides: nobody can hunt in it."""
+    page.heading("Next")
+    for command in (f"sites {tag} -z FILE", f"find {tag} -z FILE", "diff EARLIER.DMP FILE"):
+        page.paragraph(f"kdleak {command}", hanging=2)
 
 
 def growth_lines(page: Page, row: RankRow, limits: Mapping[Pool, PoolLimit]) -> None:

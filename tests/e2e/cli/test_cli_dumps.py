@@ -167,6 +167,10 @@ def test_by_what_the_tags_hold(in_process, dump, ours):
     assert (code, ours.detached) == (0, [False])
     assert "'Leak' (nonpaged) holds most, 6,000 bytes" in " ".join(out.split())
     assert "stopped" not in out
+    assert out.endswith(
+        "Next\n  kdleak sites Leak -z FILE\n  kdleak find Leak -z FILE\n"
+        "  kdleak diff EARLIER.DMP FILE\n"
+    )
     assert err == (
         "opened: Windows build 22621 x64\n12 pages are missing from the dump\n"
         "ranking tags: snapshot 1 of 1\n"
@@ -235,6 +239,6 @@ def test_recorded_and_replayed(in_process, dump, debugger, tmp_path):
     again, replayed, err = in_process("rank", "--replay", record)
     assert (code, again) == (0, 0)
     assert "no target is touched" in err
-    table = [line for line in out.splitlines() if " Leak" in line or "holds most" in line]
+    table = [line for line in out.splitlines() if "Leak  nonpaged" in line or "holds most" in line]
     assert len(table) == 2
     assert [line for line in replayed.splitlines() if line in table] == table
