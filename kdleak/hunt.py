@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from typing import Callable, Optional, Tuple
 
 from kdleak.arm import ArmedTag, require_live
+from kdleak.blamed import KnownOwner
+from kdleak.blamed_modules import with_details
 from kdleak.engine.base import Engine
 from kdleak.errors import (
     DisarmNotConfirmed,
@@ -22,6 +25,7 @@ from kdleak.errors import (
     format_address,
 )
 from kdleak.explain import explain
+from kdleak.frameworks import Frameworks
 from kdleak.hunt_options import HuntOptions, RankOptions
 from kdleak.hunt_outcome import HuntFacts, assemble
 from kdleak.journal import Journal
@@ -66,6 +70,8 @@ def hunt(
     sleep: Callable[[float], None] = time.sleep,
     narrate: Callable[[str], None] = lambda _: None,
     progress: Optional[Callable[[HuntProgress], None]] = None,
+    frameworks: Optional[Frameworks] = None,
+    owner_of: Optional[Callable[[PoolTag], Optional[KnownOwner]]] = None,
 ) -> HuntResult:
     """Hunt one pool tag in a live target.
 
@@ -83,6 +89,8 @@ def hunt(
         sleep: waits for a lost link.
         narrate: takes sentences for the user.
         progress: takes the state of the hunt, at most every ``options.progress_interval``.
+        frameworks: layers that allocate for others; None for the built-in list.
+        owner_of: what a list of tags says of one.
 
     Returns:
         The result, whole or partial. Ctrl+C, a lost link, a foreign stop and errors of the
@@ -107,8 +115,12 @@ def hunt(
         narrate=narrate,
         progress=progress,
         started_at=wall_clock(),
+        frameworks=frameworks,
     )
-    return hunter.hunt()
+    result = hunter.hunt()
+    if owner_of is not None and result.tag is not None:
+        result = replace(result, tag_owner=owner_of(result.tag))
+    return result
 
 
 class _Hunter:
@@ -126,11 +138,13 @@ class _Hunter:
         narrate: Callable[[str], None],
         progress: Optional[Callable[[HuntProgress], None]],
         started_at: float,
+        frameworks: Optional[Frameworks],
     ) -> None:
         self._engine = engine
         self._options = options
         self._journal = journal
         self._block_finder_factory = block_finder_factory
+        self._frameworks = frameworks
         self._clock = clock
         self._sleep = sleep
         self._narrate = narrate
@@ -160,8 +174,11 @@ class _Hunter:
         except (KeyboardInterrupt, SystemExit):
             # Only where nothing is armed (any more): ArmedTag has done its work by now.
             self._facts.reason = self._facts.reason or StopReason.INTERRUPTED
+        result = assemble(self._facts)
+        if self._options.read_versions:
+            result = with_details(result, self._engine)
         self._report(HuntPhase.DONE)
-        return assemble(self._facts)
+        return result
 
     # --- before arming
 
@@ -282,6 +299,7 @@ class _Hunter:
             finder=make_finder(engine, tag) if make_finder is not None else None,
             clock=self._clock,
             report=self._report,
+            frameworks=self._frameworks,
         )
         armed = self._facts.armed = ArmedTag(
             engine,

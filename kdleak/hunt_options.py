@@ -76,6 +76,7 @@ class HuntOptions:
         grace_seconds: how long to wait for a lost link to come back, to disarm.
         interrupt_timeout: seconds to wait for the target to stop when asked.
         progress_interval: seconds between two progress reports, at least.
+        read_versions: ask the drivers blamed for their version and company, at the end.
     """
 
     tag: Optional[PoolTag] = None
@@ -93,6 +94,7 @@ class HuntOptions:
     grace_seconds: float = 120.0
     interrupt_timeout: float = 30.0
     progress_interval: float = 0.1
+    read_versions: bool = True
 
     def check(self) -> None:
         """Refuse values that make no sense, before anything is touched.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterator, List, Mapping, Optional, Tuple
 
+from kdleak.blamed import KnownOwner
 from kdleak.dialect.pooltag import PoolTagEntry, PoolTagList, parse_pooltag
 from kdleak.dialect.source import decode
 from kdleak.errors import UsageError
@@ -96,6 +97,15 @@ class TagLists:
             entry: PoolTagEntry = found[0]
             return TagOwner(entry.tag, entry.binary, entry.description, file, len(found) - 1)
         return None
+
+    def known_owner(self, tag: PoolTag) -> Optional[KnownOwner]:
+        """The same as a plain value for a result: without the folder of the list."""
+        found = self.owner_of(tag)
+        if found is None:
+            return None
+        return KnownOwner(
+            found.tag, found.binary or "", found.description or "", found.source.name, str(found)
+        )
 
 
 def load_tag_lists(

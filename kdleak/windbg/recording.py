@@ -180,6 +180,8 @@ def _hunt(document: Mapping[str, Any]) -> HuntOptions:
     tag = document["tag"]
     return HuntOptions(
         **{
+            # Sessions recorded before this was asked for hold no answers to it.
+            "read_versions": False,
             **_numbers(document, HuntOptions()),
             "tag": PoolTag.parse(tag) if tag is not None else None,
             "rank": _rank(document["rank"]),
