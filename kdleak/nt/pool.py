@@ -26,6 +26,8 @@ OVERFLOW_KEY = 0x6C66764F
 MAXIMUM_ROWS = (1 << 20) + 1
 MAXIMUM_PROCESSORS = 0x800
 """Slots of nt!ExPoolTagTables on current kernels."""
+_LARGEST_TABLES = 1 << 30
+"""Bytes of all tables together; those of the largest machine are a third of it."""
 
 _OLDEST_ARRAY = 64  # slots of nt!ExPoolTagTables on NT 5 and 6
 _USUAL_MASK, _LARGEST_MASK = 0x7FF, 0xFFFF
@@ -103,6 +105,7 @@ class PoolTagTables:
         self._rows = 0
         self._mask = 0
         self._notes: List[str] = []
+        self._size_note: List[str] = []
         self._slots: Dict[int, int] = {}
         self._overflowed = False
 
@@ -134,7 +137,7 @@ class PoolTagTables:
                 "let the target boot further, or check that the symbols match its nt",
             )
         self._read_size()
-        notes: List[str] = []
+        notes = list(self._size_note)
         tables = self._processor_tables(notes)
         if main in tables:
             # It has the keys of all rows, so it leads.
@@ -160,7 +163,13 @@ class PoolTagTables:
                 f"nt!PoolTrackTableSize is 0x{rows:x} and nt!PoolTrackTableMask 0x{mask:x}",
                 "check that the symbols match the target's nt",
             )
-        self._rows, self._mask = rows, mask
+        self._rows, self._mask = min(rows, mask + 2), mask
+        if rows > mask + 2:
+            # The kernel makes the mask from the size; no tag can lie in the rows behind.
+            self._size_note = [
+                f"nt!PoolTrackTableSize is 0x{rows:x}, and nt!PoolTrackTableMask of 0x{mask:x} "
+                f"means 0x{self._rows:x}: so many rows were read"
+            ]
 
     def _processor_tables(self, notes: List[str]) -> List[int]:
         try:
@@ -276,6 +285,13 @@ class PoolTagTables:
 
     def _sum_all(self, gaps: List[str]) -> Sums:
         leading = self._leading_table()
+        size = self._rows * self._layout.row_size * len(self._tables)
+        if size > _LARGEST_TABLES:
+            raise UnsupportedTarget(
+                "reading the pool tag tables",
+                f"{len(self._tables)} tables of 0x{self._rows:x} rows are {size >> 20:,} MB",
+                "check that the symbols match the target's nt",
+            )
         keys = leading.keys()
         wanted = [row for row, key in enumerate(keys) if key or row in leading.missing]
         if self._rows == self._mask + 2 and not keys[-1] and wanted[-1:] != [self._rows - 1]:
@@ -285,9 +301,12 @@ class PoolTagTables:
             table = TagTable(self._memory, address, self._layout, self._rows)
             table.fetch(wanted, self._request_bytes)
             tables.append(table)
+        nowhere = set.intersection(*(table.missing for table in tables))
         sums: Sums = {}
         foreign = 0
         for row in wanted:
+            if row in nowhere:
+                continue
             key = next((k for k in (t.key(row) for t in tables) if k), 0)
             if not key and row == self._rows - 1:
                 key = OVERFLOW_KEY

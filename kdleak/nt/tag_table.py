@@ -120,8 +120,9 @@ class TagTable:
                 holes.append((offset, offset + length))
         for low, high in holes:
             self.missing.update(range(low // size, -(-high // size)))
-        for row in self.missing.intersection(range(first, last + 1)):
-            self._data[row * size : (row + 1) * size] = bytes(size)
+            # Of rows that are there in part, the part must not count; the others are zeros yet.
+            for row in (low // size, (high - 1) // size):
+                self._data[row * size : (row + 1) * size] = bytes(size)
 
 
 def spans(
