@@ -122,7 +122,8 @@ def assemble(facts: HuntFacts) -> HuntResult:
     growth = facts.growth
     whole = Whole(
         max(0.0, facts.seconds - facts.seconds_stopped),
-        growth.allocs + growth.frees if growth is not None else None,
+        growth.allocs if growth is not None else None,
+        growth.frees if growth is not None else None,
     )
     sites = watch.ledger.sites(now, completeness.share_watched, whole)
     return replace(
