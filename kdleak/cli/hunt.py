@@ -9,6 +9,7 @@ from typing import Optional, Sequence
 import click
 
 from kdleak.cli import console
+from kdleak.cli.blame_options import BlameFiles, Blaming, blame_options, read_blaming
 from kdleak.cli.log_input import is_recording
 from kdleak.cli.parse import show_logs
 from kdleak.cli.report_files import write_hunt_html
@@ -103,6 +104,7 @@ from kdleak.windbg.recording import Memory, as_replayed
     metavar="FILE",
     help="Write an HTML report as well; kdleak report makes one later from --json.",
 )
+@blame_options
 @result_options
 def command(
     target: TargetOptions,
@@ -120,6 +122,7 @@ def command(
     depth: int,
     top: int,
     html_file: Optional[Path],
+    blame: BlameFiles,
     as_json: bool,
     output: Optional[Path],
     force: bool,
@@ -173,8 +176,9 @@ def command(
         # A log of somebody's own hunt: what it shows, as far as it shows it.
         return show_logs([str(target.replay)], top=top, as_json=as_json, output=output, force=force)
     _refuse_files((output, target.record, html_file), force=force)
+    blaming = read_blaming(blame, console.narrate, kd=target.kd)
     choice = choose_target(target)
-    result = run_hunt(choice, options, overwrite=force)
+    result = run_hunt(choice, options, overwrite=force, blaming=blaming)
     text = (
         hunt_json(result)
         if as_json
@@ -221,14 +225,22 @@ def _write_html(result: HuntResult, file: Path, *, force: bool) -> bool:
     return True
 
 
-def run_hunt(choice: TargetChoice, options: HuntOptions, *, overwrite: bool = False) -> HuntResult:
+def run_hunt(
+    choice: TargetChoice,
+    options: HuntOptions,
+    *,
+    overwrite: bool = False,
+    blaming: Optional[Blaming] = None,
+) -> HuntResult:
     """Attach, hunt, leave.
 
     Args:
         choice: target and engine.
         options: what to hunt; a replay hunts what was recorded.
         overwrite: let a recording write over a file.
+        blaming: whom not to blame, and who owns which tag; None for the built-in list alone.
     """
+    blaming = blaming if blaming is not None else Blaming()
     choice = replace(choice, request=replace(choice.request, overwrite=overwrite))
     memory = Memory("hunt", hunt=options, use_kb=choice.request.use_kb)
     view = console.ProgressView()
@@ -243,6 +255,8 @@ def run_hunt(choice: TargetChoice, options: HuntOptions, *, overwrite: bool = Fa
             sleep=session.sleep,
             narrate=view.narrate,
             progress=view,
+            frameworks=blaming.frameworks,
+            owner_of=blaming.owner_of,
         )
         if session.replayed:
             result = replace(result, disarm=as_replayed(result.disarm))

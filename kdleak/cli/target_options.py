@@ -210,7 +210,10 @@ def target_options(function: _Function) -> Callable[..., Any]:
     return wrapped
 
 
-_HEEDED = {"replay", "verbose", "top", "as_json", "output", "force", "explain_only"}
+_HEEDED = {
+    "replay", "verbose", "top", "as_json", "output", "force", "explain_only",
+    "frameworks", "through", "pooltag",
+}  # fmt: skip
 """Options that make a difference to a replay."""
 
 

@@ -76,6 +76,8 @@ class HuntJob(Job[HuntResult]):
             sleep=self.sleep,
             narrate=self.output.narrate,
             progress=Progress(self.output.narrate),
+            frameworks=request.frameworks,
+            owner_of=request.tag_lists.known_owner,
         )
         return replace(result, disarm=as_replayed(result.disarm)) if self.replaying else result
 

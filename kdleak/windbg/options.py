@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, Optional, Sequence, Tuple
 
 from kdleak.errors import UsageError
+from kdleak.frameworks import Frameworks, load_frameworks
 from kdleak.hunt_options import HuntOptions, RankOptions
 from kdleak.model import Pool
+from kdleak.pooltag_file import TagLists, load_tag_lists
 from kdleak.report.secrets import without_keys
 from kdleak.result import RankBy
 from kdleak.tags import PoolTag
@@ -42,6 +44,8 @@ class Request:
         by_given: the order of a ranking was named, and is not only the default.
         value: 32-bit value to write when the journal knows none.
         ignored: names of options that were given and make no difference to a replay.
+        frameworks: layers that allocate for others; None for the built-in list.
+        tag_lists: lists of tags and their owners.
     """
 
     session: SessionRequest
@@ -56,6 +60,8 @@ class Request:
     by_given: bool = False
     value: Optional[int] = None
     ignored: Tuple[str, ...] = ()
+    frameworks: Optional[Frameworks] = None
+    tag_lists: TagLists = field(default_factory=TagLists)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -119,6 +125,22 @@ def parse_hunt(arguments: Sequence[str]) -> Request:
         "--full-speed", action="store_true", help="no bursts: take every hit, whatever it costs"
     )
     parser.add_argument("--depth", type=_depth, default=32, help="frames of a stack (32)")
+    parser.add_argument(
+        "--through",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="look through this module, or module!function*, for whom to blame (repeatable)",
+    )
+    parser.add_argument(
+        "--frameworks",
+        type=Path,
+        metavar="FILE",
+        help="further framework layers to look through, one a line",
+    )
+    parser.add_argument(
+        "--pooltag", type=Path, metavar="FILE", help="a pooltag.txt that says who owns a tag"
+    )
     _add_result(parser, top=10)
     _add_session(parser)
     given = parser.parse_args(list(arguments))
@@ -136,7 +158,13 @@ def parse_hunt(arguments: Sequence[str]) -> Request:
         hits_per_second=None if given.full_speed else given.hits_per_second,
     )
     options.check()
-    return _request("hunt", parser, given, hunt=options)
+    request = _request("hunt", parser, given, hunt=options)
+    debugger = Path(sys.executable) if sys.executable else None
+    return replace(
+        request,
+        frameworks=load_frameworks(given.frameworks, given.through),
+        tag_lists=load_tag_lists(given.pooltag, debugger=debugger),
+    )
 
 
 def parse_rank(arguments: Sequence[str]) -> Request:
@@ -315,7 +343,10 @@ def _request(
     )
 
 
-_HEEDED = {"replay", "json", "force", "explain", "top", "verbose", "debug"}
+_HEEDED = {
+    "replay", "json", "force", "explain", "top", "verbose", "debug",
+    "frameworks", "through", "pooltag",
+}  # fmt: skip
 """Options that make a difference to a replay."""
 
 
