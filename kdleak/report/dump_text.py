@@ -20,6 +20,8 @@ _SITES_SHOWN = 4
 _GAPS_SHOWN = 6
 _COUNTED = "the tag tables count"
 """In the gap that compares what was seen with what is counted, which the report says itself."""
+_TOO_MANY = "more than there can be"
+"""In the same gap, where it says more than that."""
 
 _OUT_OF_TIME = "the time given was over"
 """In the gap of a search for blocks that --seconds ended."""
@@ -203,9 +205,11 @@ def _block(page: Page, block: PoolBlock) -> None:
         f"({number(block.size)} bytes, {block.state.value})"
     )
     first = block.first_bytes[:16]
-    if first and not any(first):
+    if not first:
+        words += "; what is in it could not be read"
+    elif not any(first):
         words += ", zeros at its start"
-    elif first:
+    else:
         words += f": {first.hex(' ')}"
     page.paragraph(words, hanging=2)
     for text in block.strings[:2]:
@@ -273,7 +277,7 @@ def _gaps_of(detail: TagDetail) -> List[str]:
         gaps += [
             _TIME_IS_OVER if _OUT_OF_TIME in gap else gap
             for gap in detail.blocks.gaps
-            if _COUNTED not in gap
+            if _COUNTED not in gap or _TOO_MANY in gap
         ]
         if _lacking(detail.blocks) and not gaps:
             gaps.append("the blocks counted but not seen: paged out, or not in the dump")

@@ -12,6 +12,9 @@ from kdleak.report.palette import PLAIN, Palette
 
 _BYTES_SHOWN = ((16, True), (8, True), (8, False), (6, False), (4, False))
 """How many bytes, and whether with their characters: the widest that fits."""
+_NOT_SEEN = "the others were not seen, which does not mean"
+"""In the gap that says for a pool that less was seen than is counted."""
+
 _DETAILS = 4
 _BAR = 40
 _SIZES = 16
@@ -66,11 +69,17 @@ def render_find(
     page.line("")
     searched = "; ".join(search.searched) or "nothing"
     page.paragraph(f"Searched: {searched} ({number(search.bytes_searched)} bytes).", indent=0)
-    for gap in search.gaps:
+    for gap in _gaps(search):
         words = "note, although no block is missing" if search.complete else "missing"
         role = "quiet" if search.complete else "warn"
         page.paragraph(f"{words}: {gap}.", indent=0, hanging=2, role=role)
     return page.text()
+
+
+def _gaps(search: BlockSearch) -> List[str]:
+    """What could not be looked at; without the comparison that the verdict has in other words."""
+    compared = [gap for gap in search.gaps if _NOT_SEEN in gap]
+    return [gap for gap in search.gaps if len(compared) > 1 or gap not in compared]
 
 
 def _to_show(search: BlockSearch, size: Optional[int]) -> int:
@@ -83,7 +92,7 @@ def _to_show(search: BlockSearch, size: Optional[int]) -> int:
 def verdict(search: BlockSearch, pool: Optional[Pool] = None) -> List[str]:
     """What was seen beside what the counters count, in one or two sentences."""
     blocks, size = search.allocated
-    seen = f"{_counted(blocks, size)} seen in use"
+    seen = f"{_counted(blocks, size)} seen in use" if blocks else "none seen in use"
     sentences: List[str] = []
     if search.counters is None:
         sentences.append(f"{seen}; what the tag tables count is not known.")
@@ -106,6 +115,11 @@ def verdict(search: BlockSearch, pool: Optional[Pool] = None) -> List[str]:
                 )
         else:
             sentences.append(f"{sentence}{seen}.")
+            if blocks < counted.outstanding:
+                sentences.append(
+                    "What was not seen may be there all the same: paged out, not in the dump, or "
+                    "not to be told from freed blocks."
+                )
     return sentences + _others(search)
 
 

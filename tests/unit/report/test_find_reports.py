@@ -93,6 +93,18 @@ class TestText:
         assert "Also seen: 9 freed blocks and 3 headers with the tag that may" in shown
         assert "missing: 5 mapped pages are not in the dump." in shown
 
+    def test_that_less_was_seen_than_counted_is_said_once(self):
+        words = "nonpaged pool: ...; the others were not seen, which does not mean that ..."
+        shown = text(replace(SEARCH, gaps=(words,)))
+        assert "What was not seen may be there all the same" in shown
+        assert "missing: " not in shown
+        other = words.replace("non", "", 1)
+        assert text(replace(SEARCH, gaps=(words, other))).count("missing: ") == 2
+
+    def test_nothing_in_use_was_seen(self):
+        shown = text(replace(SEARCH, sizes=(SizeClass(0x140, 0, 2, 3),)))
+        assert "400,064 bytes; none seen in use." in shown
+
     def test_everything_was_seen(self):
         shown = text(COMPLETE)
         assert "count 1,250 blocks, 400,000 bytes; every one of them was seen." in shown
