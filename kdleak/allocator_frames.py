@@ -168,6 +168,9 @@ def call_site_index(stack: Stack) -> int:
 def kernel_addresses(stack: Stack, pointer_size: int) -> Tuple[int, ...]:
     """The return addresses of the kernel part of a stack: what makes two stacks the same."""
     limit = 1 << (pointer_size * 8 - 1)
+    whole = tuple([frame.address for frame in stack.frames])
+    if whole and min(whole) >= limit:  # as nearly always, and this is done at every hit
+        return whole
     addresses = []
     for frame in stack.frames:
         if frame.address < limit:

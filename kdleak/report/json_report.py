@@ -9,6 +9,7 @@ The schemas are in ``kdleak/report/schema``.
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Dict, Optional, Tuple
 
@@ -21,6 +22,7 @@ from kdleak.model import (
     Stop,
     TagUsage,
 )
+from kdleak.report.blame_json import blamed_modules, tag_owner, through_of
 from kdleak.report.json_values import (
     Absent,
     Document,
@@ -59,8 +61,17 @@ from kdleak.result import (
 
 
 def hunt_json(result: HuntResult) -> str:
-    """A hunt as a "kdleak.hunt" document: ASCII, ends with a newline."""
-    return dump(hunt_document(result))
+    """A hunt as a "kdleak.hunt" document: ASCII, ends with a newline, one hit to a line."""
+    document = hunt_document(result)
+    hits, document["hits"] = document["hits"], []
+    text = dump(document)
+    if not hits:
+        return text
+    # Thousands of them: laid out like the rest they would take most of the time and the space.
+    # No text holds a line break as it is, so this is the property itself.
+    head, place, tail = text.partition('\n  "hits": [')
+    lines = ",\n    ".join(json.dumps(hit, ensure_ascii=True, allow_nan=False) for hit in hits)
+    return f"{head}{place}\n    {lines}\n  {tail}"
 
 
 def rank_json(result: RankResult) -> str:
@@ -116,6 +127,8 @@ def hunt_document(result: HuntResult) -> Document:
             series=[_point(point) for point in result.series],
             watched=[[seconds_of(begin), seconds_of(end)] for begin, end in result.watched],
             scaling=_scaling(result.scaling) if result.scaling else _NOT_SCALED,
+            blamed_modules=blamed_modules(result),
+            tag_owner=tag_owner(result),
         ),
     }
 
@@ -155,6 +168,7 @@ def _stack_use(use: StackUse) -> Document:
         "frees": use.frees,
         "outstanding": use.outstanding,
         "outstanding_bytes": use.outstanding_bytes,
+        "blame": hexadecimal(use.blame),
         **stack_of(use.stack),
     }
 
@@ -193,6 +207,8 @@ def _site(site: CallSite) -> Document:
         growth=name_of(site.growth),
         series=[_point(point) for point in site.series],
         scaled=_scaled(site.scaled) if site.scaled else _NOT_SCALED,
+        through=through_of(site),
+        blame_found=site.blame_found,
     )
 
 
