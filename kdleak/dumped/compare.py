@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import List, Optional, Protocol, Sequence, Tuple
 
-from kdleak.logged import LoggedRank, LoggedSnapshot, rank_of_snapshots
+from kdleak.logged.logged_snapshot import LoggedSnapshot
 from kdleak.logged.moment import Moment
+from kdleak.logged.rank import LoggedRank, rank_of_snapshots
 from kdleak.model import Pool, PoolSnapshot, TargetInfo
 
 _FILETIME_EPOCH = 11_644_473_600

@@ -30,8 +30,9 @@ from kdleak.dialect.version import TargetVersion
 from kdleak.dialect.vm import VmUsage
 from kdleak.logged.hits import pointer_size_of
 from kdleak.logged.hunt import LoggedHunt, hunts_of_log
+from kdleak.logged.logged_snapshot import LoggedSnapshot
 from kdleak.logged.rank import LoggedRank, rank_of_snapshots
-from kdleak.logged.snapshots import LoggedSnapshot, snapshots_of_log
+from kdleak.logged.snapshots import snapshots_of_log
 from kdleak.model import Stack
 
 _KINDS: Tuple[Tuple[str, type], ...] = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
+from kdleak.logged.logged_snapshot import LoggedSnapshot
 from kdleak.logged.moment import seconds_between
-from kdleak.logged.snapshots import LoggedSnapshot
 from kdleak.model import Pool
 from kdleak.rank import NOT_PICKED, pick_suspect, rank_rows
 from kdleak.result import RankBy, RankRow, Trend
