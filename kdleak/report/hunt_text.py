@@ -8,6 +8,7 @@ from kdleak.callsites import LEAST_AGE, OLD_FACTOR
 from kdleak.errors import format_address
 from kdleak.model import Pool, Stack, TargetInfo
 from kdleak.pool_hit_tag import SYMBOL
+from kdleak.report.blame_text import blame_lines, owner_line
 from kdleak.report.page import Page, column_widths, duration, number, signed, unknown
 from kdleak.report.palette import PLAIN, Palette
 from kdleak.report.rank_text import rank_table
@@ -57,6 +58,7 @@ def render_hunt(
     for index, sentence in enumerate(result.verdict):
         accusation = index == 0 and result.accused is not None
         page.paragraph(sentence, hanging=2, role="bad" if accusation else "")
+    owner_line(page, result)
     _ending(page, result)
     if result.sites:
         _sites(page, result, top)
@@ -157,8 +159,7 @@ def _sites(page: Page, result: HuntResult, top: int) -> None:
         if site.judgement is not Judgement.FREES_ONLY:  # the columns say it all
             page.paragraph(f"{site.judgement.value}: {site.sentence}", indent=6, hanging=2)
             _more_of(page, site)
-        if site.allocs and site.blame.address != site.frame.address:
-            page.paragraph(f"on behalf of {site.blame.symbol}", indent=6, hanging=2)
+        blame_lines(page, result, site)
 
     page.paragraph(_old_words(result), hanging=2)
 
