@@ -14,14 +14,14 @@ import click
 
 from kdleak.errors import IncompleteResult, UsageError
 from kdleak.report.palette import ANSI, PLAIN, Palette
-from kdleak.report.progress_text import describe
 from kdleak.report.result_file import refuse_overwrite, write_file
 from kdleak.report.sanitise import sanitise
-from kdleak.result import HuntPhase, HuntProgress
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
+
+    from kdleak.result import HuntPhase, HuntProgress
 
 __all__ = [
     "ProgressView",
@@ -153,6 +153,10 @@ class ProgressView:
             self._show(progress)
 
     def _show(self, progress: HuntProgress) -> None:
+        # Whoever reports progress has these loaded; crash dumps are read without.
+        from kdleak.report.progress_text import describe  # noqa: PLC0415
+        from kdleak.result import HuntPhase  # noqa: PLC0415
+
         line = sanitise(describe(progress))
         if self._status is not None:
             from rich.text import Text  # noqa: PLC0415 - slow to import, rarely needed

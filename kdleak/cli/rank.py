@@ -20,7 +20,7 @@ from kdleak.journal import Journal
 from kdleak.model import Pool, StopKind
 from kdleak.rank import rank
 from kdleak.report.json_report import rank_json
-from kdleak.report.text import render_rank
+from kdleak.report.rank_text import render_rank
 from kdleak.result import RankBy
 from kdleak.windbg.recording import Memory
 
