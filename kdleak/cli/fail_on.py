@@ -22,9 +22,10 @@ from typing import List, Sequence, Tuple
 
 from kdleak.dumped import DumpComparison
 from kdleak.errors import UsageError
+from kdleak.logged.rank import LoggedRank
 from kdleak.report.html_data import size
 from kdleak.report.hunt_diff import LEAKING, HuntComparison, Outcome
-from kdleak.result import RankBy, RankResult
+from kdleak.result import RankBy
 
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)(b|kb|mb|gb|kib|mib|gib)?(/h)?", re.IGNORECASE)
 _FACTORS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -148,7 +149,7 @@ def met_by_dumps(
     return met
 
 
-def _met_by_rank(condition: Condition, rank: RankResult) -> str:
+def _met_by_rank(condition: Condition, rank: LoggedRank) -> str:
     measured = rank.by is RankBy.GROWTH
     if condition.kind is ConditionKind.UNKNOWN:
         return "" if measured else rank.reason
