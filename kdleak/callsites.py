@@ -308,9 +308,7 @@ class Ledger:
     def _end_stretch(self, now: float, running: float) -> None:
         if self._resting_since is not None:
             return
-        watched = now - self._rested
-        if self._series.is_due(watched):
-            self._series.mark(now, watched, self._figures)
+        self._catch_up(now)
         began, hits = self._burst_began, self.hits
         self._bursts.end_burst(
             running,
@@ -325,6 +323,12 @@ class Ledger:
         if len(self._stretches) < _MOST_STRETCHES:
             self._stretches.append((self._armed_since, now))
 
+    def _catch_up(self, now: float) -> None:
+        """Nothing has changed since the last hit: that is part of the series, too."""
+        watched = now - self._rested
+        if self._resting_since is None and self._series.is_due(watched):
+            self._series.mark(now, watched, self._figures)
+
     @property
     def watched(self) -> Tuple[Tuple[float, float], ...]:
         """From when to when the tag was armed, on the scale of ``Hit.at``."""
@@ -332,6 +336,7 @@ class Ledger:
 
     def series(self, now: float) -> Tuple[SeriesPoint, ...]:
         """Outstanding blocks of all call sites over the time watched."""
+        self._catch_up(now)
         return self._series.series(_ALL, now, self._outstanding())
 
     def scaling(self, whole: Whole) -> Optional[Scaling]:
@@ -401,6 +406,7 @@ class Ledger:
             share_watched: part of the hunt during which the tag was armed, 0 to 1.
             whole: size of the whole hunt, to scale what was sampled; None scales nothing.
         """
+        self._catch_up(now)
         aged: Dict[int, _Aged] = {}
         for site, _, size, at, _ in self._live.values():
             found = aged.get(site)

@@ -15,7 +15,7 @@ from kdleak.result import Interval
 Z95 = 1.959964
 """Standard normal quantile of a two-sided 95 % interval."""
 
-_T95 = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}
+_T95 = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 5: 2.5706}
 
 
 def wilson(count: int, of: int) -> Optional[Interval]:

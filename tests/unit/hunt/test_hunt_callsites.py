@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Iterable, List
+from typing import Iterable, List, Optional
 
 import pytest
 from hunt_fakes import ALLOC_TOP, FREE_TOP, stack
@@ -311,8 +311,10 @@ def growth(change: int) -> TagGrowth:
     )
 
 
-def words(hits: Iterable[Hit], change: int = 100, now: float = 99.0) -> str:
+def words(hits: Iterable[Hit], change: int = 100, now: Optional[float] = None) -> str:
     found = list(hits)
+    if now is None:
+        now = found[-1].at + 1.1 if found else 99.0
     sites, _, _ = aggregate(found, 8, now)
     return "\n".join(verdict_sentences("Leak", sites, growth(change), len(found)))
 
@@ -338,7 +340,7 @@ def test_the_verdict_in_words() -> None:
     assert "3 of 59 blocks were still in use at the end" in in_use
     assert "A leak of fewer than about 1 in 18 blocks would not have shown." in in_use
     assert "Its counters say otherwise" in in_use
-    assert "3 of 59 blocks allocated here stayed far longer" in words(queue.hits)
+    assert "3 of 59 blocks allocated here stayed far longer" in words(queue.hits, now=99.0)
     assert "No allocation or free of tag 'Leak' was seen." in words([], 0)
     assert "nonpaged +0 bytes in +4 blocks" in words([], 0)
     assert "nonpaged -7 bytes" in words([], -7)
