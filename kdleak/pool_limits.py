@@ -1,46 +1,60 @@
 """The most a pool can come to, from the kernel's own variables, and when a leak gets there.
 
-Kernels that size their pools at boot keep the sizes in ``nt!MmMaximumNonPagedPoolInBytes`` and
-``nt!MmSizeOfPagedPoolInBytes``; the debugger data block (KDDEBUGGER_DATA64, wdbgexts.h) gives
-their addresses where symbols do not. Newer kernels bound the nonpaged pool by the memory there is
-(``nt!MmNumberOfPhysicalPages``) and the paged pool by what can be committed
-(``nt!MmTotalCommitLimit``). What none of them tells stays unknown.
+A pool ends at the first of its bounds. Kernels that size their pools at boot keep the sizes in
+``nt!MmMaximumNonPagedPoolInBytes`` and ``nt!MmSizeOfPagedPoolInBytes``; newer ones have terabytes
+of addresses there, and what bounds the nonpaged pool is the memory there is
+(``nt!MmNumberOfPhysicalPages``), the paged pool what can be committed (``nt!MmTotalCommitLimit``).
+Where symbols do not name a variable, the debugger data block (KDDEBUGGER_DATA64, wdbgexts.h) has
+its address, and the pages of memory also stand in the page that every process shares. What
+nothing tells stays unknown.
 
 Source of the limits: Microsoft, "Memory Limits for Windows and Windows Server Releases".
 """
 
 from __future__ import annotations
 
-import struct
-from typing import Collection, Dict, Optional
+from functools import partial
+from typing import Callable, Collection, Dict, Iterator, Optional, Tuple
 
 from kdleak.engine.base import Engine
 from kdleak.errors import KdleakError, LinkError
 from kdleak.model import Pool
-from kdleak.nt.kdbg import FIELDS, DebuggerData, find_debugger_data
+from kdleak.nt.kdbg import DebuggerData, find_debugger_data
 from kdleak.result import PoolLimit, RankRow, Trend
 
 PAGE = 0x1000
 """Bytes of a page on every machine kdleak knows."""
 
-_VARIABLES = {
-    Pool.NONPAGED: (("MmMaximumNonPagedPoolInBytes", 1), ("MmNumberOfPhysicalPages", PAGE)),
-    Pool.PAGED: (("MmSizeOfPagedPoolInBytes", 1), ("MmTotalCommitLimit", PAGE)),
+_ADDRESSES = 1 << 40
+"""Bytes from which a size is that of a range of addresses, and no bound."""
+
+_BOUNDS = {
+    Pool.NONPAGED: (
+        ("MmMaximumNonPagedPoolInBytes", 1, _ADDRESSES),
+        ("MmNumberOfPhysicalPages", PAGE, 1 << 47),
+    ),
+    Pool.PAGED: (
+        ("MmSizeOfPagedPoolInBytes", 1, _ADDRESSES),
+        ("MmTotalCommitLimit", PAGE, 1 << 47),
+    ),
 }
-"""Variables that bound each pool, best first, and the bytes of their unit."""
+"""Variables that bound each pool, bytes of their unit, and bytes that are too many to be true."""
 
 _LEAST = 1 << 20
-"""Bytes below which no pool ever was: what is less is no size."""
+"""Bytes below which no pool ever was bounded: what is less is no size."""
 
-_MOST = 1 << 47
-"""Bytes of the kernel's whole address space with four levels of page tables."""
+_SHARED_PAGE = {4: 0xFFDF0000, 8: 0xFFFFF78000000000}
+"""KUSER_SHARED_DATA as the kernel sees it, by size of a pointer (ntddk.h)."""
+
+_SHARED_PAGES = 0x2E8
+"""Its u32 NumberOfPhysicalPages; there since Windows 2000, in all machines' layouts."""
 
 
 def pool_limits(engine: Engine, *, pools: Collection[Pool] = tuple(Pool)) -> Dict[Pool, PoolLimit]:
     """The limits of the pools, as far as the kernel tells them.
 
-    A stopped target is read once or twice per pool, and once or twice for the debugger data
-    block where a variable has no symbol.
+    Of a stopped target at most two variables per pool are read; and the debugger data block,
+    once, where one of them has no symbol.
 
     Args:
         engine: a dump, or a live target that is stopped.
@@ -49,16 +63,19 @@ def pool_limits(engine: Engine, *, pools: Collection[Pool] = tuple(Pool)) -> Dic
     Returns:
         None of a pool whose limit is not known: that is no error.
     """
-    places = _Places(engine)
+    kernel = _Variables(engine)
     limits: Dict[Pool, PoolLimit] = {}
     for pool in Pool:
         if pool not in pools:
             continue
-        for name, unit in _VARIABLES[pool]:
-            value = places.value(name)
-            if value is not None and _LEAST <= value * unit <= _MOST:
-                limits[pool] = PoolLimit(value * unit, f"nt!{name}")
-                break
+        known = [
+            PoolLimit(value * unit, source)
+            for name, unit, beyond in _BOUNDS[pool]
+            for value, source in kernel.values(name)
+            if _LEAST <= value * unit < beyond
+        ]
+        if known:
+            limits[pool] = min(known, key=lambda limit: limit.bytes)
     return limits
 
 
@@ -78,8 +95,8 @@ def hours_left(row: RankRow, limit: PoolLimit, held: int) -> Optional[float]:
     return max(0, limit.bytes - held) / row.fit.bytes_per_hour
 
 
-class _Places:
-    """Where variables of the kernel lie: by symbol, else by the debugger data block."""
+class _Variables:
+    """Variables of the kernel: by symbol, else by the debugger data block."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -87,23 +104,29 @@ class _Places:
         self._searched = False
         self._block: Optional[DebuggerData] = None
 
-    def value(self, name: str) -> Optional[int]:
-        """A variable of the size of a pointer; None where it cannot be had."""
+    def values(self, name: str) -> Iterator[Tuple[int, str]]:
+        """The value of a variable of the size of a pointer, and its source; none if unknown."""
         size = self._engine.target.pointer_size
         for find in (self._by_symbol, self._by_block):
-            if self._lost:
-                return None
-            try:
-                address = find(name)
-                raw = self._engine.read(address, size) if address else b""
-            except LinkError:  # every further question would wait for an answer
-                self._lost = True
-                continue
-            except KdleakError:
-                continue
-            if raw:
-                value: int = struct.unpack("<Q" if size == 8 else "<I", raw)[0]
-                return value
+            value = self._read(partial(find, name), size)
+            if value is not None:
+                yield value, f"nt!{name}"
+                return
+        if name == "MmNumberOfPhysicalPages":
+            value = self._read(lambda: _SHARED_PAGE[size] + _SHARED_PAGES, 4)
+            if value is not None:
+                yield value, "KUSER_SHARED_DATA.NumberOfPhysicalPages"
+
+    def _read(self, find: Callable[[], int], size: int) -> Optional[int]:
+        if self._lost:
+            return None
+        try:
+            address = find()
+            return int.from_bytes(self._engine.read(address, size), "little") if address else None
+        except LinkError:  # every further question would wait for an answer
+            self._lost = True
+        except KdleakError:
+            pass
         return None
 
     def _by_symbol(self, name: str) -> int:
@@ -115,4 +138,4 @@ class _Places:
             self._block = find_debugger_data(
                 self._engine, self._engine.symbol("nt!KdDebuggerDataBlock")
             )
-        return self._block.field(name) if self._block is not None and name in FIELDS else 0
+        return self._block.field(name) if self._block is not None else 0

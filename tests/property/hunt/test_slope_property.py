@@ -105,7 +105,7 @@ def test_known_values() -> None:
 )
 def test_what_is_no_series_is_refused(times, values) -> None:
     for way in (estimate, estimate_in_python, estimate_by_scipy):
-        with pytest.raises(ValueError, match="series|slope"):
+        with pytest.raises(ValueError, match=r"series|slope"):
             way(times, values)
 
 
