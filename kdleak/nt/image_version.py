@@ -13,7 +13,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 
 from kdleak.errors import MemoryUnreadable
 from kdleak.nt.memory import PAGE_SIZE, MemoryReader
-from kdleak.nt.pe import read_image
+from kdleak.nt.pe import Image, read_image
 
 _DIRECTORY_RESOURCE = 2
 _RT_VERSION = 16
@@ -58,40 +58,50 @@ def read_image_version(memory: MemoryReader, base: int) -> ImageVersion:
     Errors other than unreadable memory pass through.
     """
     headers = _Window(memory, base, _HEADERS)
-    image = read_image(headers, base)
+    image = read_image(headers, base) if headers.data else None
     if image is None:
         return ImageVersion(unknown=NO_HEADERS)
     rva, size = image.directory(_DIRECTORY_RESOURCE)
     if not size:
         return ImageVersion(unknown=NO_RESOURCE)
     try:
-        window = _Window(memory, base + rva, min(size, _RESOURCES))
-        place = _find_version(window, base + rva, size)
-        if place is None:
-            return ImageVersion(unknown=NO_RESOURCE)
-        data_rva, data_size = place
-        if not 0 < data_rva < image.size or not data_size:
-            return ImageVersion(unknown=DAMAGED)
-        data_size = min(data_size, _LARGEST_VERSION, image.size - data_rva)
-        raw = window.read(base + data_rva, data_size)
+        return _read_resources(memory, image, rva, size)
     except MemoryUnreadable:
         return ImageVersion(unknown=NOT_THERE)
-    return parse_version(raw)
+
+
+def _read_resources(memory: MemoryReader, image: Image, rva: int, size: int) -> ImageVersion:
+    start = image.base + rva
+    window = _Window(memory, start, min(size, _RESOURCES))
+    if not window.data:
+        return ImageVersion(unknown=NOT_THERE)
+    place = _find_version(window, start, size)
+    if place is None:
+        return ImageVersion(unknown=NO_RESOURCE)
+    data_rva, data_size = place
+    if not 0 < data_rva < image.size or not data_size:
+        return ImageVersion(unknown=DAMAGED)
+    data_size = min(data_size, _LARGEST_VERSION, image.size - data_rva)
+    return parse_version(window.read(image.base + data_rva, data_size))
 
 
 class _Window:
-    """Memory of which one stretch was read at once; the rest costs a read each."""
+    """Memory of which one stretch was read at once; the rest costs a read each.
+
+    Attributes:
+        data: what is there of the stretch, from its start.
+    """
 
     def __init__(self, memory: MemoryReader, start: int, size: int) -> None:
         self._memory = memory
         self._start = start
-        self._data = _as_much_as_there_is(memory, start, size)
+        self.data = _as_much_as_there_is(memory, start, size)
 
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes."""
         at = address - self._start
-        if at >= 0 and at + size <= len(self._data):
-            return self._data[at : at + size]
+        if at >= 0 and at + size <= len(self.data):
+            return self.data[at : at + size]
         return self._memory.read(address, size)
 
 
