@@ -15,7 +15,7 @@ bursts explain are taken off, and widen the error. Such a free is put down to ca
 frees at the same place of blocks of the same size were that could be paired; what cannot be put
 down to any widens the error bars of all. The intervals come from the differences between bursts
 (W. G. Cochran, "Sampling Techniques", ratio estimation), and are never narrower than as many
-independent events have (Poisson).
+independent events have (binomial).
 """
 
 from __future__ import annotations
@@ -339,8 +339,9 @@ class Scaler:
         spread = max(0.0, sums.yy - 2 * ratio * product + ratio * ratio * size.xx)
         # The curve is not known better than the lives seen allow.
         curved = curve.variance * (site.allocs * charged) ** 2
-        # As many independent events have at least this variance; none seen may still be one.
-        least = max(site.blocks.y + excess, 1.0) * charged**2
+        # As many independent choices to stay have at least this variance (binomial); where none
+        # was seen to, there may still be one.
+        least = max(site.blocks.y * (1 - curve.stays) + excess, 1.0) * charged**2
         variance = max(spread * bursts / (bursts - 1), curved, least)
         half = student_t95(bursts - 1) * factor * math.sqrt(variance * (1 - 1 / factor))
         middle = (sums.y - excess * mean) * factor

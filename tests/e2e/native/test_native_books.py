@@ -132,7 +132,7 @@ def within(value: float, interval: Interval) -> bool:
 
 
 def test_a_sampled_tag_scales_to_the_full_count(sampled):
-    """95 % intervals: of 36 two may miss, and the leak's may not miss more than once."""
+    """95 % intervals: one of six hunts may miss the leak (its blocks and its bytes together)."""
     hits, leak_hits = [], []
     for run in sampled:
         assert run.result.completeness.share_watched < 0.05
@@ -147,8 +147,8 @@ def test_a_sampled_tag_scales_to_the_full_count(sampled):
             if function == "TrackRequest":
                 leak_hits += found
     assert len(hits) == 36
-    assert sum(hits) >= 34
-    assert sum(leak_hits) >= 11
+    assert sum(hits) >= 33
+    assert sum(leak_hits) >= 10
 
 
 def test_the_error_bars_are_of_use(sampled):
