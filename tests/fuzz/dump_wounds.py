@@ -75,7 +75,8 @@ class Wounded:
 def wound(anatomy: Anatomy, rng: random.Random) -> Wounded:
     """A damaged copy: mostly one wound, sometimes several."""
     wounded = Wounded(anatomy, bytearray(anatomy.raw))
-    for _ in range(rng.choice((1, 1, 1, 1, 2, 3, 8))):
+    wounds = rng.choice((1, 1, 1, 1, 2, 3, 8))
+    while len(wounded.done) < wounds:  # some find nothing of their kind
         rng.choice(_WOUNDS)(wounded, rng)
     # Last, because they move what the other wounds aim at.
     for at in sorted(wounded.gone, reverse=True):
@@ -161,6 +162,8 @@ def _evil_name(wounded: Wounded, rng: random.Random) -> None:
     wide = text.encode("utf-16-le", "surrogatepass")
     narrow = text.encode("utf-8", "surrogatepass")
     if kind == "module name":
+        if kind not in wounded.anatomy.spots:
+            return
         _evil_module(wounded, rng, wide)
     elif kind == "comment":
         wounded.data[0x0FB0 : 0x0FB0 + 128] = narrow[:128].ljust(128, b"\0")
@@ -194,6 +197,8 @@ def _evil_module(wounded: Wounded, rng: random.Random, wide: bytes) -> None:
 
 def _cycle(wounded: Wounded, rng: random.Random) -> None:
     """The module list leads back into itself, or elsewhere."""
+    if "module entry" not in wounded.anatomy.spots:
+        return
     entries = wounded.anatomy.spots["module entry"]
     addresses = wounded.anatomy.addresses["module entry"]
     one = rng.randrange(len(entries))
@@ -204,6 +209,8 @@ def _cycle(wounded: Wounded, rng: random.Random) -> None:
 
 def _absurd_big_pages(wounded: Wounded, rng: random.Random) -> None:
     """Rows of the big page table with sizes and addresses that cannot be."""
+    if "big pages" not in wounded.anatomy.spots:
+        return
     for _ in range(rng.randrange(1, 40)):
         spot = rng.choice(wounded.anatomy.spots["big pages"])
         at = spot.at + rng.randrange(spot.size // 32) * 32
@@ -214,6 +221,8 @@ def _absurd_big_pages(wounded: Wounded, rng: random.Random) -> None:
 
 def _absurd_headers(wounded: Wounded, rng: random.Random) -> None:
     """Pool headers whose sizes cannot be."""
+    if "pool header" not in wounded.anatomy.spots:
+        return
     for _ in range(rng.randrange(1, 60)):
         spot = rng.choice(wounded.anatomy.spots["pool header"])
         struct.pack_into("<I", wounded.data, spot.at, rng.getrandbits(32))
@@ -222,6 +231,8 @@ def _absurd_headers(wounded: Wounded, rng: random.Random) -> None:
 
 def _strings_in_block(wounded: Wounded, rng: random.Random) -> None:
     """Texts that mean harm inside of a block."""
+    if "pool block" not in wounded.anatomy.spots:
+        return
     spot = rng.choice(wounded.anatomy.spots["pool block"])
     code = rng.choice(("utf-8", "utf-16-le"))
     raw = rng.choice(EVIL_TEXTS).encode(code, "surrogatepass")[: spot.size]
@@ -231,6 +242,8 @@ def _strings_in_block(wounded: Wounded, rng: random.Random) -> None:
 
 def _self_map(wounded: Wounded, rng: random.Random) -> None:
     """An entry of a page table leads to the table of another level, or to itself."""
+    if "page table 3" not in wounded.anatomy.spots:
+        return
     kinds = [kind for kind in wounded.anatomy.spots if kind.startswith("page table")]
     one, other = rng.choice(kinds), rng.choice(kinds)
     to = rng.choice(wounded.anatomy.spots[one])

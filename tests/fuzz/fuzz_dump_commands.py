@@ -1,10 +1,11 @@
 """Attack whole commands on crash dumps: ``python -m tests.fuzz.fuzz_dump_commands [--count N]``.
 
-Takes the sample dumps, damages what readers trust (``dump_wounds``), and does what ``kdleak dump``,
-``rank -z``, ``find``, ``sites`` and ``diff`` do, with every report. Fails, with the number that
-makes the same dump again, on any exception other than ``KdleakError``, on a case that takes too
-long or too much memory, on a control character in a report, on JSON that its schema does not
-allow, and on figures that are wrong without a word about it, where that can be known.
+Takes the sample dumps, and dumps of other machines, damages what readers trust (``dump_wounds``)
+and does what ``kdleak dump``, ``rank -z``, ``find``, ``sites`` and ``diff`` do, with every report.
+Fails, with the number that makes the same dump again, on any exception other than ``KdleakError``,
+on a case that takes too long or too much memory, on a control character in a report, on JSON that
+its schema does not allow, and on figures that are wrong without a word about it, where that can be
+known.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ from kdleak.report.sites_text import render_sites
 from kdleak.report.text import render_rank
 from kdleak.result import RankBy
 from tests.fuzz.dump_anatomy import LEAK, PRACTICE_SYMBOLS, Anatomy, take_apart
+from tests.fuzz.dump_built import MACHINES, built_dump
 from tests.fuzz.dump_wounds import Wounded, wound
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "dumps"
@@ -321,6 +323,7 @@ def fuzz(seed: int, numbers: Iterable[int], folder: Path, tally: Tally, seconds:
         seconds: when to stop, 0 for never.
     """
     samples = [take_apart(path) for path in sorted(SAMPLES.glob("*.dmp"))]
+    samples += [built_dump(name, folder) for name in MACHINES]
     checker = Checker(SAMPLES / "early.dmp")
     path = folder / "damaged.dmp"
     began = time.monotonic()
