@@ -39,7 +39,7 @@
 
   // --- flame graph ------------------------------------------------------------------------------
   function flameGraph() {
-    const ROW = 24;
+    const ROW = 24, LEAST = 1.5;  // pixels: height of a row, narrowest frame drawn
     const graph = byId("flame-graph"), detail = byId("flame-detail"), found = byId("flame-found");
     const select = byId("flame-weight"), search = byId("flame-search"), reset = byId("flame-reset");
     // Node 0 stands for everything; the frames follow, callers before callees.
@@ -54,7 +54,7 @@
     });
     let weight = data.totals.findIndex((total) => total > 0);
     if (weight < 0) weight = 0;
-    let zoom = 0, current = 0, drawn = new Map(), wanted = "";
+    let zoom = 0, current = 0, drawn = new Map(), rest = [], wanted = "";
 
     const value = (node) => node.weights[weight];
     const amount = (node) => weight === 0 ? counted(value(node), "byte")
@@ -79,23 +79,31 @@
       return module === "nt" || module === "hal" || !module ? -1 : (hash * 47) % 360;
     }
 
-    function layout() {
+    function layout(pixels) {
       // Where each frame stands, in parts of the whole width; null where it has none.
       const places = new Array(nodes.length).fill(null);
       const path = [];
       for (let index = zoom; index >= 0; index = nodes[index].parent) path.unshift(index);
       path.forEach((index) => { places[index] = { left: 0, width: 1, above: index !== zoom }; });
       const whole = value(nodes[zoom]);
+      rest = [];
       const waiting = whole ? [zoom] : [];
       while (waiting.length) {
         const index = waiting.pop();
-        let left = places[index].left;
-        for (const callee of nodes[index].callees) {
+        let left = places[index].left, light = 0;
+        const callees = nodes[index].callees.slice().sort((a, b) => value(nodes[b]) - value(nodes[a]));
+        for (const callee of callees) {
           const width = value(nodes[callee]) / whole;
-          if (width > 0) {
+          if (width * pixels >= LEAST) {
             places[callee] = { left, width, above: false };
             left += width;
             waiting.push(callee);
+          } else if (width > 0) {
+            // Too narrow to be seen: the last of them, since the widest come first.
+            if (!light) rest.push({ left, width: 0, count: 0, depth: nodes[index].depth + 1 });
+            light += 1;
+            rest[rest.length - 1].width += width;
+            rest[rest.length - 1].count += 1;
           }
         }
       }
@@ -104,13 +112,13 @@
 
     function draw() {
       const hadFocus = graph.contains(document.activeElement);
-      const places = layout();
       const pixels = graph.clientWidth || 1000;
+      const places = layout(pixels);
       drawn = new Map();
       graph.replaceChildren();
       let deepest = 0;
       places.forEach((place, index) => {
-        if (!place || place.width * pixels < 1.5) return;
+        if (!place) return;
         const node = nodes[index];
         deepest = Math.max(deepest, node.depth);
         const box = make("div", place.width * pixels < 24 ? "" : node.name, "frame");
@@ -131,6 +139,16 @@
         drawn.set(index, box);
         graph.append(box);
       });
+      for (const { left, width, count, depth } of rest) {
+        if (width * pixels < LEAST) continue;
+        deepest = Math.max(deepest, depth);
+        const box = make("div", width * pixels < 90 ? "" : counted(count, "lighter frame"), "lighter");
+        box.style.left = (left * 100).toFixed(4) + "%";
+        box.style.width = (width * 100).toFixed(4) + "%";
+        box.style.top = depth * ROW + "px";
+        box.setAttribute("aria-hidden", "true");
+        graph.append(box);
+      }
       graph.style.height = (deepest + 1) * ROW + "px";
       if (!drawn.has(current)) current = zoom;
       drawn.get(current).tabIndex = 0;
@@ -241,9 +259,9 @@
         mark();
       }
     });
-    let pixels = 0;
+    let drawnFor = 0;
     new ResizeObserver(() => {
-      if (graph.clientWidth !== pixels) { pixels = graph.clientWidth; draw(); }
+      if (graph.clientWidth !== drawnFor) { drawnFor = graph.clientWidth; draw(); }
     }).observe(graph);
 
     // The same figures as a table: for those who cannot see the graph. Made when it is opened.
@@ -379,7 +397,7 @@
         if (index === by) cell.setAttribute("aria-sort", down ? "descending" : "ascending");
         else cell.removeAttribute("aria-sort");
       });
-      table.replaceChildren(head, ...order.map((one) => one.row));
+      table.append(...order.map((one) => one.row));  // moves them; the head keeps the focus
     }
 
     holder.append(table);
