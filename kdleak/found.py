@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Optional, Tuple
+from typing import Callable, Optional, Tuple
 
 from kdleak.model import Pool, Symbolized, TagUsage
 from kdleak.tags import PoolTag
@@ -193,5 +193,13 @@ class SiteSearch:
     @property
     def drivers(self) -> Tuple[str, ...]:
         """Modules with a call, the one with most calls first."""
-        calls = [site.module for site in self.sites if site.kind is SiteKind.CALL]
+        return self._with_calls(lambda _: True)
+
+    @property
+    def askers(self) -> Tuple[str, ...]:
+        """Modules with a call that allocates, the one with most such calls first."""
+        return self._with_calls(lambda site: not site.frees)
+
+    def _with_calls(self, wanted: Callable[[TagSite], bool]) -> Tuple[str, ...]:
+        calls = [site.module for site in self.sites if site.kind is SiteKind.CALL and wanted(site)]
         return tuple(sorted(set(calls), key=lambda name: (-calls.count(name), name.lower())))

@@ -185,5 +185,5 @@ def _moment(file: str, name: str, symbol_path: Optional[str]) -> DumpMoment:
             target=engine.target,
             snapshot=engine.pool_usage(),
             moment=moment_of(engine.target, engine.dump.header),
-            remarks=tuple(engine.remarks),
+            remarks=tuple(engine.dump.remarks),
         )

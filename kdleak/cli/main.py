@@ -15,11 +15,12 @@ _COMMANDS: Dict[str, Tuple[str, str]] = {
     "dump": ("kdleak.cli.dump", "What a crash dump says: tags, their blocks, who asks for them."),
     "find": ("kdleak.cli.find", "The blocks of a pool tag in a crash dump."),
     "sites": ("kdleak.cli.sites", "The code that asks for a pool tag, by its instructions."),
-    "diff": ("kdleak.cli.diff", "What grew between two crash dumps."),
+    "diff": ("kdleak.cli.diff", "What changed between two crash dumps, or two hunts."),
     "parse": (
         "kdleak.cli.parse",
         "What is in a log: tags, hits, stacks, and the rest.",
     ),
+    "report": ("kdleak.cli.report", "A result as HTML, text, folded stacks or speedscope."),
     "restore": ("kdleak.cli.restore", "Put back nt!PoolHitTag after a hunt that was killed."),
     "practice": ("kdleak.cli.practice", "Run the bundled practice kernel as a debug target."),
     "demo": ("kdleak.cli.demo", "Hunt the leak of the practice kernel, start to end."),
@@ -59,4 +60,5 @@ def cli() -> None:
       kdleak rank -k net:port=50000,key=1.2.3.4 --interval 30
       kdleak hunt -k net:port=50000,key=1.2.3.4
       kdleak hunt -k com:ipport=4555,port=127.0.0.1 --tag Leak --hits 200
+      kdleak dump MEMORY.DMP
     """

@@ -52,10 +52,12 @@ class DumpComparison:
     Attributes:
         rank: the tags in order of suspicion, over the dumps in order of time.
         dumps: what was compared, in that order.
+        remarks: what is worth knowing and takes nothing away from the result.
     """
 
     rank: LoggedRank
     dumps: Tuple[DumpMoment, ...]
+    remarks: Tuple[str, ...] = ()
 
 
 def moment_of(target: TargetInfo, facts: DumpFacts) -> Moment:
@@ -87,10 +89,9 @@ def compare_dumps(dumps: Sequence[DumpMoment], *, pool: Optional[Pool] = None) -
         if ordered != tuple(dumps):
             names = ", ".join(dump.name for dump in ordered)
             remarks.append(f"compared in order of time, not as they were named: {names}")
+    unproved: Tuple[str, ...] = ()
     if not all(one.target.kernel_base for one in dumps):
-        remarks.append(
-            "not every dump says where nt was loaded: nothing proves that it is one boot"
-        )
+        unproved = ("not every dump says where nt was loaded: nothing proves that it is one boot",)
     snapshots = [
         LoggedSnapshot(
             snapshot=dump.snapshot,
@@ -104,4 +105,8 @@ def compare_dumps(dumps: Sequence[DumpMoment], *, pool: Optional[Pool] = None) -
         for dump in ordered
     ]
     rank = rank_of_snapshots(snapshots, pool=pool, what="dump")
-    return DumpComparison(replace(rank, gaps=(*remarks, *rank.gaps)), ordered)
+    return DumpComparison(
+        replace(rank, gaps=(*unproved, *rank.gaps)),
+        ordered,
+        (*remarks, *(f"{dump.name}: {one}" for dump in ordered for one in dump.remarks)),
+    )

@@ -208,14 +208,14 @@ class PoolScan:
         start, end = self._memory.kernel_half
         scan = self._memory.batches(start, end, _BATCH, skip=sorted(self._skip), writable_only=True)
         for batch in scan:
-            self._pages += len(batch.addresses)
-            self._search_batch(batch)
-            if deadline is not None and clock() >= deadline:
+            if deadline is not None and self._pages and clock() >= deadline:
                 self._gaps.append(
                     f"the time given was over after {self._pages:,} pages: those at higher "
                     "addresses were not looked at"
                 )
                 break
+            self._pages += len(batch.addresses)
+            self._search_batch(batch)
         self._searched.append(f"{amount(self._pages, 'writable page')} outside of images")
         if scan.absent:
             self._gaps.append(f"not in the dump: {amount(scan.absent, 'mapped page')}")

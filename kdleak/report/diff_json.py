@@ -39,6 +39,7 @@ def diff_json(comparison: DumpComparison) -> str:
                 seconds_rest_on=rank.seconds_rest_on,
                 rows=[rank_row(row, outstanding_only=False) for row in rank.rows],
                 gaps=list(rank.gaps),
+                remarks=list(comparison.remarks),
             ),
         }
     )

@@ -57,6 +57,7 @@ def render_diff(
             time = f"{span(rank.seconds)} between, by {rank.seconds_rest_on}."
         page.paragraph(time, indent=0)
         _notes(page, rank.gaps)
+    _notes(page, comparison.remarks)
     if rank.suspect is not None:
         last = comparison.dumps[-1].name
         _next(page, rank.suspect.tag, (files or {}).get(last, last))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
 from kdleak.dumped.glance import DumpOverview, TagDetail
-from kdleak.found import SiteKind, SiteSearch
 from kdleak.model import Pool, PoolCounters
 from kdleak.report.page import number
 from kdleak.report.rank_text import average
@@ -53,13 +52,7 @@ def one_size(detail: Optional[TagDetail]) -> bool:
     return sum(bool(one.allocated) for one in detail.blocks.sizes) == 1
 
 
-def allocating_modules(search: SiteSearch) -> List[str]:
-    """Modules with a call that allocates with the tag, the one with most calls first."""
-    calls = [site.module for site in search.sites if site.kind is SiteKind.CALL and not site.frees]
-    return sorted(set(calls), key=lambda name: (-calls.count(name), name.lower()))
-
-
-def named(modules: List[str]) -> str:
+def named(modules: Sequence[str]) -> str:
     """Some modules by name, the others by number."""
     more = len(modules) - _MODULES_NAMED
     shown = ", ".join(modules[:_MODULES_NAMED])
@@ -78,7 +71,7 @@ def _asked_for(detail: Optional[TagDetail]) -> List[str]:
     if detail is None:
         return []
     if detail.sites is not None:
-        modules = allocating_modules(detail.sites)
+        modules = detail.sites.askers
         if modules:
             return [f", asked for by {named(modules)}"]
     if detail.owner:
@@ -88,7 +81,7 @@ def _asked_for(detail: Optional[TagDetail]) -> List[str]:
 
 def _second(overview: DumpOverview, row: RankRow) -> str:
     detail = _detail(overview, row)
-    modules = allocating_modules(detail.sites) if detail and detail.sites else []
+    modules = detail.sites.askers if detail and detail.sites else []
     return f"; next {row.tag.text!r} with {number(row.last.bytes)} bytes" + (
         f", {named(modules)}" if modules else ""
     )

@@ -66,7 +66,9 @@ def _detail(detail: TagDetail) -> Document:
         tag=tag_of(detail.tag),
         counters={pool.value: counters_of(detail.usage.of(pool)) for pool in Pool},
         owner=or_absent(detail.owner or None, "no pooltag.txt names one"),
-        blocks=_NOT_SEARCHED if blocks is None else with_absent(**find_json.search_fields(blocks)),
+        blocks=_NOT_SEARCHED
+        if blocks is None
+        else with_absent(complete=blocks.complete, **find_json.search_fields(blocks)),
         sites=_NOT_SEARCHED if sites is None else with_absent(**sites_json.search_fields(sites)),
         gaps=list(detail.gaps),
     )

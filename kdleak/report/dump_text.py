@@ -9,7 +9,7 @@ from kdleak.errors import format_address
 from kdleak.found import BlockPointer, BlockSearch, PoolBlock, SiteKind, SiteSearch, SizeClass
 from kdleak.model import Pool, PoolCounters, TagUsage
 from kdleak.report.diff_text import span, wall_clock
-from kdleak.report.dump_answer import allocating_modules, answer, one_size
+from kdleak.report.dump_answer import answer, one_size
 from kdleak.report.next_step import path_word, tag_word
 from kdleak.report.page import Page, number
 from kdleak.report.palette import PLAIN, Palette
@@ -233,7 +233,7 @@ def _aims(pointers: Sequence[BlockPointer]) -> List[Tuple[str, List[int]]]:
 def _sites(page: Page, search: SiteSearch) -> None:
     calls = [site for site in search.sites if site.kind is SiteKind.CALL and not site.frees]
     if calls:
-        modules = ", ".join(allocating_modules(search))
+        modules = ", ".join(search.askers)
         page.paragraph(f"Code that asks for it: {modules}.", hanging=2, role="heading")
         for site in calls[:_SITES_SHOWN]:
             page.paragraph(

@@ -51,6 +51,7 @@ def search_fields(search: SiteSearch) -> Document:
     """What a document says about a search, without what was searched for."""
     return {
         "drivers": list(search.drivers),
+        "askers": list(search.askers),
         "sites": [site_document(site) for site in search.sites],
         "occurrences_left_out": search.occurrences_left_out,
         "modules": search.modules,

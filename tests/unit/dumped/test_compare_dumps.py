@@ -81,7 +81,8 @@ def test_named_in_the_wrong_order():
     assert [one.name for one in found.dumps] == ["a.dmp", "b.dmp"]
     assert found.rank.suspect is not None
     assert found.rank.suspect.growth_blocks == 2000
-    assert found.rank.gaps == ("compared in order of time, not as they were named: a.dmp, b.dmp",)
+    assert found.rank.gaps == ()
+    assert found.remarks == ("compared in order of time, not as they were named: a.dmp, b.dmp",)
 
 
 def test_no_time_in_the_headers_keeps_the_order_given():
