@@ -29,21 +29,17 @@ from kdleak.result import (
     Trend,
 )
 from kdleak.tags import PoolTag
-from kdleak.trend import movement
+from kdleak.trend import fit_of_all, movement
 
-_UNCERTAIN_WEIGHT = 0.1
+_UNCERTAIN_WEIGHT, _NOT_SEEN_WEIGHT = 0.1, 0.01
 """A tag whose growth is uncertain, or one burst, must grow ten times as fast as a steady one to be
-picked before it."""
+picked before it; a hundred times after so many snapshots that a leak would have shown."""
 
-_ORDER = {
-    Trend.STEADY: (0, 1.0),
-    Trend.UNCERTAIN: (0, _UNCERTAIN_WEIGHT),
-    Trend.BURST: (0, _UNCERTAIN_WEIGHT),
-    Trend.LEVELLING: (1, 1.0),
-    Trend.UP_AND_DOWN: (1, 1.0),
-    Trend.SAWTOOTH: (1, 1.0),
-}
-"""Group (0 before 1) and weight of the growth within it; what is not here comes last."""
+_SHOWN = 6
+"""Snapshots from which that holds: even with a step back among them growth is significant."""
+
+_FINELY = 10
+"""Rows whose slope is taken over all of many snapshots; a slow thing to do."""
 
 NOT_PICKED = {
     Trend.LEVELLING: "and levelled off",
@@ -266,7 +262,10 @@ def rank_rows(
             if any(item != PoolCounters() for item in (counters[0], counters[-1])):
                 rows.append(_row(tag, which, counters, at, traffic_known))
     key = _used_key if by is RankBy.USED else _growth_key
-    return tuple(sorted(rows, key=key))
+    rows.sort(key=key)
+    if at is not None:
+        rows[:_FINELY] = [_over_all(row, at) for row in rows[:_FINELY]]
+    return tuple(rows)
 
 
 def _times(
@@ -301,6 +300,12 @@ def _row(
     )
 
 
+def _over_all(row: RankRow, times: Sequence[float]) -> RankRow:
+    """The row with its slope over all of many snapshots, where its growth is steady."""
+    fit = fit_of_all(times, row.bytes_series) if row.trend is Trend.STEADY else None
+    return row if fit is None else replace(row, fit=fit, bytes_per_hour=fit.bytes_per_hour)
+
+
 def with_hours_left(
     rows: Sequence[RankRow], limits: Mapping[Pool, PoolLimit], snapshots: Sequence[PoolSnapshot]
 ) -> Tuple[RankRow, ...]:
@@ -327,7 +332,15 @@ def _used_key(row: RankRow) -> Tuple[int, int, str]:
 
 
 def _growth_key(row: RankRow) -> Tuple[int, float, int, str]:
-    group, weight = _ORDER.get(row.trend, (2, 1.0))
+    group, weight = 0, 1.0
+    if row.trend is Trend.BURST:
+        weight = _UNCERTAIN_WEIGHT
+    elif row.trend is Trend.UNCERTAIN:
+        weight = _NOT_SEEN_WEIGHT if len(row.bytes_series) >= _SHOWN else _UNCERTAIN_WEIGHT
+    elif row.trend in NOT_PICKED:
+        group = 1
+    elif row.trend is not Trend.STEADY:
+        group = 2
     return (group, -row.growth_bytes * weight, row.tag.value, row.pool.value)
 
 

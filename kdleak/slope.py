@@ -34,7 +34,8 @@ slope in 11 of 12 cases only."""
 _EXACT = 33
 """Points up to which the test is exact; beyond, the normal approximation is as good."""
 
-_Z = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+Z = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+"""Standard errors to either side of it."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,8 @@ def estimate_in_python(times: Sequence[float], values: Sequence[float]) -> Slope
     """
     _check(times, values)
     count = len(times)
+    if min(values) == max(values):  # most tags, most of the time
+        return Slope(0.0, 0.0, 0.0, 1.0, count)
     slopes: List[float] = []
     concordant = discordant = 0
     for index in range(1, count):
@@ -124,7 +127,7 @@ def estimate_in_python(times: Sequence[float], values: Sequence[float]) -> Slope
                 discordant += 1
     slopes.sort()
     ties = _ties(values)
-    spread = _Z * math.sqrt(_variance(count, ties))
+    spread = Z * math.sqrt(_variance(count, ties))
     pairs = len(slopes)
     low = max(round((pairs - spread) / 2) - 1, 0)
     high = min(round((pairs + spread) / 2), pairs - 1)
@@ -159,8 +162,6 @@ def _variance(count: int, ties: Sequence[int]) -> float:
 
 
 def _p_rise(count: int, ties: Tuple[int, ...], concordant: int, discordant: int) -> float:
-    if len(ties) < 2:
-        return 1.0
     if count <= _EXACT:
         return _at_most(ties)[discordant]
     z = (concordant - discordant) / math.sqrt(_variance(count, ties))

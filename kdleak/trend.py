@@ -14,9 +14,10 @@ import statistics
 from dataclasses import dataclass
 from typing import Optional, Sequence, Tuple
 
+from kdleak.drift import drift, widened
 from kdleak.model import PoolCounters
 from kdleak.result import Trend, TrendFit
-from kdleak.slope import INTERVAL_FROM, Slope, estimate
+from kdleak.slope import FEW, INTERVAL_FROM, Slope, estimate, library_usable
 
 SIGNIFICANT = 0.05
 """Chance of a rise that consistent, below which it is taken for one."""
@@ -57,10 +58,12 @@ _BETTER = 0.4
 _KNOT = 0.67
 """Part of the time by which a rise must have ended to be called over."""
 
-_MOST = 120
-"""Points above which a series is condensed: enough for every class, quick for thousands of tags."""
-
 _CONDENSED = 60
+"""Points that a series of more than ``FEW`` is condensed to: enough for every class, and quick for
+thousands of tags."""
+
+_WHOLE = 1000
+"""Points up to which a slope is taken over all of them where it is asked for."""
 
 
 @dataclass(frozen=True)
@@ -104,15 +107,38 @@ def movement(
         trend = Trend.UNCERTAIN
     if times is None:
         return Movement(trend)
+    return Movement(trend, _fit(line, at, values))
+
+
+def fit_of_all(times: Sequence[float], values: Sequence[float]) -> Optional[TrendFit]:
+    """The slope over all points of a long series, by scipy outside WinDbg; for single tags.
+
+    Args:
+        times: seconds that the target had run, increasing.
+        values: bytes, as many.
+
+    Returns:
+        None where ``movement`` takes all of them anyway, or where they are too many.
+
+    Raises:
+        ValueError: times that do not increase.
+    """
+    if not FEW < len(times) <= _WHOLE or not library_usable():
+        return None
+    return _fit(estimate(times, values), times, values)
+
+
+def _fit(line: Slope, times: Sequence[float], values: Sequence[float]) -> TrendFit:
     told = line.points >= INTERVAL_FROM
-    fit = TrendFit(
+    if told:
+        line = widened(line, times, values)
+    return TrendFit(
         bytes_per_hour=line.slope * 3600,
         low=line.low * 3600 if told else None,
         high=line.high * 3600 if told else None,
         p_rise=line.p_rise,
         points=line.points,
     )
-    return Movement(trend, fit)
 
 
 def trend_of(counters: Sequence[PoolCounters], *, traffic_known: bool = True) -> Trend:
@@ -125,7 +151,7 @@ def _condensed(
 ) -> Tuple[Sequence[float], Sequence[float]]:
     """A long series as medians of equal parts, which also averages short-lived noise out."""
     count = len(times)
-    if count <= _MOST:
+    if count <= FEW:
         return times, values
     edges = [count * part // _CONDENSED for part in range(_CONDENSED + 1)]
     parts = list(zip(edges, edges[1:]))
@@ -240,27 +266,8 @@ def _beyond_chance(
         return False
     steps = [after - before for before, after in zip(values, values[1:])]
     if traffic_known and _kept_blocks(counters, traffic_known):
-        return len(steps) < _SOME_STEPS or _drift(steps) >= _DRIFT
-    return len(steps) >= _MANY_STEPS and _drift(steps) >= _DRIFT_ALONE
-
-
-def _drift(steps: Sequence[float]) -> float:
-    """The sum of the steps, in standard errors as if the series were a random walk.
-
-    The steps of noise about a level take each other back, so a step's variance alone would say
-    too much: the error is from the long-run variance, with Bartlett's weights (Newey and West).
-    """
-    count = len(steps)
-    mean = sum(steps) / count
-    rest = [step - mean for step in steps]
-    lags = max(1, count // 4)
-    variance = sum(one * one for one in rest)
-    for lag in range(1, lags + 1):
-        together = sum(one * other for one, other in zip(rest, rest[lag:]))
-        variance += 2 * (1 - lag / (lags + 1)) * together
-    if variance <= 0:
-        return math.copysign(math.inf, mean)
-    return mean * count / math.sqrt(variance)
+        return len(steps) < _SOME_STEPS or drift(steps) >= _DRIFT
+    return len(steps) >= _MANY_STEPS and drift(steps) >= _DRIFT_ALONE
 
 
 def _kept_blocks(counters: Sequence[PoolCounters], traffic_known: bool) -> bool:
