@@ -13,6 +13,7 @@ from kdleak.errors import NotLive, UsageError
 from kdleak.hunt_options import RankOptions
 from kdleak.model import Pool, PoolCounters, PoolSnapshot, StopKind, TagUsage
 from kdleak.rank import pick_suspect, rank, rank_rows
+from kdleak.report.rank_text import hours, render_rank
 from kdleak.result import HuntProgress, RankBy, Trend
 from kdleak.tags import PoolTag
 
@@ -211,3 +212,75 @@ def test_growth_of_outstanding_blocks_alone_over_few_snapshots_is_never_called_s
     taken = [replace(snapshot, outstanding_only=True) for snapshot in snapshots({"Leak": LINE})]
     rows = rank_rows(taken, RankBy.GROWTH, running=30.0)
     assert [row.trend for row in rows] == [Trend.UNCERTAIN]
+
+
+class Bounded(FakeEngine):
+    """A kernel that tells how large its nonpaged pool may become."""
+
+    LIMIT = 64 << 20
+
+    def symbol(self, name: str) -> int:
+        if name == "nt!MmMaximumNonPagedPoolInBytes":
+            self.calls.append(name)
+            return 0x1000
+        return super().symbol(name)
+
+    def read(self, address: int, size: int) -> bytes:
+        if address == 0x1000:
+            self.calls.append("limit")
+            return self.LIMIT.to_bytes(size, "little")
+        return super().read(address, size)
+
+
+def test_the_time_until_the_pool_is_full() -> None:
+    engine = Bounded(leaking())
+    result = rank(engine, RankOptions(seconds=9.0), clock=engine.clock)
+    row = result.suspect
+    assert row is not None
+    assert row.bytes_per_hour is not None
+    assert dict(result.limits)[Pool.NONPAGED].bytes == Bounded.LIMIT
+    assert row.hours_left == pytest.approx((Bounded.LIMIT - row.last.bytes) / row.bytes_per_hour)
+    assert len(result.times) == result.snapshots == len(row.bytes_series) == 6
+    assert result.times[0] == 0
+    assert result.times[-1] == result.seconds_running
+    text = render_rank(result)
+    assert "'Leak' gains +" in text
+    assert "Until the nonpaged pool is exhausted: " in text
+    assert "(limit 67,108,864 bytes, nt!MmMaximumNonPagedPoolInBytes)" in " ".join(text.split())
+
+
+def test_limits_are_not_looked_for_in_vain() -> None:
+    engine = Bounded()
+    result = rank(engine, RankOptions(seconds=9.0), clock=engine.clock)
+    assert result.suspect is None
+    assert result.limits == ()
+    assert "limit" not in engine.calls
+
+
+def test_ctrl_c_while_the_limits_are_read_keeps_the_ranking() -> None:
+    class Pressed(Bounded):
+        def read(self, address: int, size: int) -> bytes:
+            if address == 0x1000:
+                raise KeyboardInterrupt
+            return super().read(address, size)
+
+    engine = Pressed(leaking())
+    result = rank(engine, RankOptions(seconds=9.0), clock=engine.clock)
+    assert result.interrupted
+    assert result.suspect is not None
+    assert result.limits == ()
+    assert "exhausted: ? (its limit is not known)" in render_rank(result)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.01, "0.6 minutes"),
+        (1, "1 h"),
+        (47.9, "47.9 h"),
+        (72, "3 days"),
+        (1e9, "over 1,000 years"),
+    ],
+)
+def test_hours_in_words(value: float, words: str) -> None:
+    assert hours(value) == words
