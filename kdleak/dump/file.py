@@ -135,9 +135,15 @@ class DumpFile:
         Nothing is lost: views stay good, and what they show is read again when it is needed,
         mostly from the system's cache. Does nothing on systems without such advice (Windows trims
         by itself).
+
+        Raises:
+            TargetError: the file shrank (see ``check_unchanged``).
         """
+        if self._descriptor < 0:
+            return
+        self.check_unchanged()
         advice = getattr(mmap, "MADV_DONTNEED", None)
-        if advice is not None and self._descriptor >= 0:
+        if advice is not None:
             with suppress(OSError, ValueError):
                 self._mapping.madvise(advice)
 

@@ -156,12 +156,21 @@ class PoolPlaces:
             return _Place(self._named_by_kdbg(name), Way.DEBUGGER_DATA)
         place = self._places.get(name)
         if place is None:
-            raise SymbolNotFound(
-                f"looking for {name}",
-                "no symbols of nt tell where it is, and nothing in nt's data is it beyond doubt",
-                "give a symbol path that has nt's PDB (-y or _NT_SYMBOL_PATH)",
-            )
+            raise self._not_found(name)
         return place
+
+    def _not_found(self, name: str) -> SymbolNotFound:
+        if self._image is None:
+            return SymbolNotFound(
+                f"looking for {name}",
+                "nt itself was not found in the dump's memory",
+                "see whether the file was copied whole; if it was, the pages are not in the dump",
+            )
+        return SymbolNotFound(
+            f"looking for {name}",
+            "no symbols of nt tell where it is, and nothing in nt's data is it beyond doubt",
+            "give a symbol path that has nt's PDB (-y or _NT_SYMBOL_PATH)",
+        )
 
     def _readable(self, name: str, place: _Place) -> _Place:
         """nt!ExPoolTagTables in place of nt!PoolTrackTable where only its page is there."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kdleak.dump.file import DumpFile, open_dump
+from kdleak.errors import TargetError
 from kdleak.nt.page_source import PageSource
 from tests.dump_files.build_header import build_header, place_runs
 from tests.dump_files.build_memory import full_dump, page_of
@@ -86,3 +87,13 @@ def test_systems_without_such_advice(tmp_path, monkeypatch):
     with open_dump(path) as dump:
         dump.forget_pages()
         assert dump.page(3) == page_of(3)
+
+
+def test_a_file_that_shrinks_is_told(tmp_path):
+    path = tmp_path / "small.dmp"
+    path.write_bytes(full_dump(8, _SMALL))
+    with open_dump(path) as dump:
+        with path.open("r+b") as file:
+            file.truncate(0x3000)
+        with pytest.raises(TargetError, match="shrank"):
+            dump.forget_pages()
