@@ -81,6 +81,8 @@ def test_bad_connection(in_process, command, connection):
         ["hunt", "-k", NET + KEY, "--max-stop-share", "1.5"],
         ["hunt", "-k", NET + KEY, "--max-stop-share", "nan"],
         ["hunt", "-k", NET + KEY, "--hits-per-second", "nan"],
+        ["hunt", "-k", NET + KEY, "--min-age", "nan"],
+        ["hunt", "-k", NET + KEY, "--min-age", "-1"],
         ["hunt", "-k", NET + KEY, "--by", "luck"],
         ["hunt", "-k", NET + KEY, KEY],
         ["hunt", NET + KEY],

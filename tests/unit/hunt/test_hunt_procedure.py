@@ -33,6 +33,7 @@ from kdleak.errors import (
     TargetBusy,
     UsageError,
 )
+from kdleak.hit_log import HitLog
 from kdleak.hunt import HuntOptions, RankOptions, explain, hunt
 from kdleak.journal import Journal
 from kdleak.model import Block, HitKind, Stop, StopKind
@@ -125,6 +126,8 @@ def test_the_time_budget(journal: Journal) -> None:
         ({"max_stopped_share": 1.5}, UsageError),
         ({"hits_per_second": 0.0}, UsageError),
         ({"grace_seconds": -1.0}, UsageError),
+        ({"min_age": -1.0}, UsageError),
+        ({"min_age": float("inf")}, UsageError),
         ({"rank": RankOptions(snapshots=1)}, UsageError),
     ],
 )
@@ -269,6 +272,68 @@ def test_the_share_of_time_stopped_is_kept(journal: Journal) -> None:
         max_stopped_share=0.2,
     )
     assert result.completeness.share_stopped < 0.25
+
+
+def test_a_fifth_of_the_time_stopped_is_the_most_by_default(journal: Journal) -> None:
+    engine = FakeEngine(leaking(period=0.001))
+    result = run(engine, journal, max_hits=400, hits_per_second=None)
+    assert result.completeness.bursts > 3
+    assert result.completeness.share_stopped < 0.22
+
+
+def test_the_minimum_age_of_the_user_decides(journal: Journal) -> None:
+    young = run(FakeEngine(leaking()), journal, max_hits=60, min_age=100.0)
+    assert young.min_age == 100.0
+    assert young.accused is None
+    assert {site.min_age for site in young.sites} == {100.0}
+    assert all(site.outstanding_old == 0 for site in young.sites)
+    old = run(FakeEngine(leaking()), journal, max_hits=60, min_age=0.5)
+    assert old.accused is not None
+    assert old.accused.outstanding_old_bytes == 0x60 * old.accused.outstanding_old > 0
+    assert "older than 500 ms" in old.accused.sentence
+
+
+def test_of_very_many_hits_the_first_and_the_last_are_listed(journal: Journal, monkeypatch) -> None:
+    monkeypatch.setattr("kdleak.watch.HitLog", lambda: HitLog(10))
+    result = run(FakeEngine(leaking()), journal, max_hits=60)
+    assert [hit.number for hit in result.hits] == [*range(1, 11), *range(51, 61)]
+    assert (result.completeness.hits, result.completeness.hits_left_out) == (60, 40)
+    assert result.accused is not None
+    assert (result.accused.allocs, result.accused.outstanding) == (20, 20)
+
+
+def test_a_sampled_hunt_tells_what_it_comes_to_in_all(journal: Journal) -> None:
+    result = run(
+        FakeEngine(leaking(period=0.001)),
+        journal,
+        max_hits=300,
+        burst_hits=20,
+        burst_seconds=0.0,
+        hits_per_second=30.0,
+    )
+    assert result.scaling is not None
+    assert result.accused is not None
+    scaled, growth = result.accused.scaled, result.growth
+    assert scaled is not None
+    assert growth is not None
+    assert scaled.blocks_within.low <= growth.blocks <= scaled.blocks_within.high
+    assert scaled.bytes_within.low <= growth.bytes <= scaled.bytes_within.high
+    assert result.scaling.bursts == result.completeness.bursts == len(result.watched)
+    assert "Over the whole hunt" in " ".join(result.verdict)
+    blind = run(
+        FakeEngine(leaking(period=0.001)),
+        journal,
+        max_hits=300,
+        burst_hits=20,
+        burst_seconds=0.0,
+        hits_per_second=30.0,
+        measure_growth=False,
+    )
+    assert blind.scaling is not None
+    assert "s that the target ran" in blind.scaling.method
+    assert blind.accused is not None
+    assert blind.accused.scaled is not None
+    assert blind.accused.scaled.blocks == pytest.approx(scaled.blocks, rel=0.25)
 
 
 def test_a_burst_covers_some_time_but_not_any_number_of_hits(journal: Journal) -> None:

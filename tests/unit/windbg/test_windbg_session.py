@@ -128,6 +128,10 @@ def test_options_arrive():
     assert request.hunt.hits_per_second is request.hunt.max_stopped_share is None
     assert request.session.use_kb
     assert request.top == 3
+    assert request.hunt.min_age is None
+    plain = parse_hunt(["--min-age", "2.5"]).hunt
+    assert plain is not None
+    assert (plain.min_age, plain.max_stopped_share) == (2.5, 0.2)
     ranking = parse_rank(["--by", "used", "--pool", "paged"]).rank
     assert ranking is not None
     assert (ranking.snapshots, ranking.pool.value) == (1, "paged")
