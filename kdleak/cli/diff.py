@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import List, Optional, Tuple
 
@@ -135,6 +136,8 @@ def _are_hunts(files: Tuple[str, ...]) -> bool:
 
 
 def _is_hunt(file: str) -> bool:
+    if not os.path.isfile(file):  # noqa: PTH113 - to open a pipe would wait for its writer
+        return False
     try:
         with Path(file).open("rb") as stream:
             return is_json_result(stream.read(64))
