@@ -10,15 +10,13 @@ verdict are in ``kdleak.verdict``, what scales a sampled tag to the whole hunt i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Dict, Iterable, List, Optional, Tuple
 
 from kdleak.allocator_frames import call_site_index, kernel_addresses
 from kdleak.blame import blame
-from kdleak.confidence import wilson
 from kdleak.frameworks import Frameworks
-from kdleak.growth_series import Figures, SeriesBook, shape_of
-from kdleak.model import Frame, Hit, HitKind, Stack
+from kdleak.growth_series import Figures, SeriesBook
+from kdleak.model import Hit, HitKind
 from kdleak.result import (
     CallSite,
     Judgement,
@@ -29,10 +27,8 @@ from kdleak.result import (
     StackUse,
 )
 from kdleak.scaling import BurstBooks, Scaler, Whole
-from kdleak.verdict import Evidence, SiteFacts, judge
-
-OLD_FACTOR = 4.0
-"""A block older than this many times the longest life seen at its site is not merely in use."""
+from kdleak.tallies import OLD_FACTOR, Aged, SiteTally, StackKey, StackTally, finished_site
+from kdleak.verdict import Evidence
 
 _RANK = {
     Judgement.ACCUSED: 0,
@@ -44,62 +40,17 @@ _RANK = {
 }
 # A block in use may be larger than all that leaked: what is accused still comes first.
 
-LEAST_AGE = 1.0
-"""Seconds a block must have stayed where nothing allocated beside it was ever seen freed."""
-
 _MOST_OUT_OF_SIGHT = 100_000
 """Blocks remembered that went out of sight; most of them are never heard of again."""
 
 _MOST_STRETCHES = 512
 
-_StackKey = Tuple[int, ...]
-
-
-@dataclass
-class _Site:
-    key: int
-    frame: Frame
-    allocs: int = 0
-    frees: int = 0
-    bytes_allocated: int = 0
-    bytes_freed: int = 0
-    unsized: int = 0
-    unaddressed: int = 0
-    unwatched: int = 0
-    returned: int = 0
-    replaced: int = 0
-    outstanding: int = 0
-    outstanding_bytes: int = 0
-    longest_life: Optional[float] = None
-    stacks: Dict[_StackKey, int] = field(default_factory=dict)
-
-
-@dataclass
-class _StackTally:
-    stack: Stack
-    site: int
-    allocs: int = 0
-    frees: int = 0
-    outstanding: int = 0
-    outstanding_bytes: int = 0
-
-
-_Live = Tuple[int, _StackKey, Optional[int], float, int]
+_Live = Tuple[int, StackKey, Optional[int], float, int]
 """A block seen allocated and not seen freed: key of its call site, stack, size, time and number of
 the hit."""
 
 _ALL = -1
 """Stands for all call sites together; no key."""
-
-
-@dataclass
-class _Aged:
-    """The live blocks of one call site at the end."""
-
-    ages: List[float] = field(default_factory=list)
-    old: int = 0
-    old_bytes: int = 0
-    unsized: int = 0
 
 
 class Ledger:
@@ -137,8 +88,8 @@ class Ledger:
         self._pauses = 0
         self._burst_began = 0  # hits booked before the present burst
         self._frees_after_pause = 0
-        self._sites: Dict[int, _Site] = {}
-        self._stacks: Dict[_StackKey, _StackTally] = {}
+        self._sites: Dict[int, SiteTally] = {}
+        self._stacks: Dict[StackKey, StackTally] = {}
         self._live: Dict[int, _Live] = {}
         self._out_of_sight: Dict[int, int] = {}
         self._paired = 0
@@ -162,7 +113,7 @@ class Ledger:
         if tally is None or key == (0,):
             site = self._site_of(hit)
             if tally is None:
-                tally = self._stacks[key] = _StackTally(hit.stack, site.key)
+                tally = self._stacks[key] = StackTally(hit.stack, site.key)
         else:
             site = self._sites[tally.site]
         site.stacks[key] = site.stacks.get(key, 0) + 1
@@ -173,7 +124,7 @@ class Ledger:
         else:
             self._add_free(hit, site, tally)
 
-    def _site_of(self, hit: Hit) -> _Site:
+    def _site_of(self, hit: Hit) -> SiteTally:
         frames = hit.stack.frames
         frame = frames[call_site_index(hit.stack)]
         key = frame.address
@@ -183,7 +134,7 @@ class Ledger:
             key |= blamed << 64 if blamed != frame.address else 0
         site = self._sites.get(key)
         if site is None:
-            site = self._sites[key] = _Site(key, frame)
+            site = self._sites[key] = SiteTally(key, frame)
         return site
 
     def _figures(self) -> Dict[int, Figures]:
@@ -204,7 +155,7 @@ class Ledger:
             self.allocs,
         )
 
-    def _add_alloc(self, hit: Hit, site: _Site, tally: _StackTally, key: _StackKey) -> None:
+    def _add_alloc(self, hit: Hit, site: SiteTally, tally: StackTally, key: StackKey) -> None:
         self.allocs += 1
         site.allocs += 1
         tally.allocs += 1
@@ -226,7 +177,7 @@ class Ledger:
         site.outstanding_bytes += size or 0
         tally.outstanding_bytes += size or 0
 
-    def _add_free(self, hit: Hit, site: _Site, tally: _StackTally) -> None:
+    def _add_free(self, hit: Hit, site: SiteTally, tally: StackTally) -> None:
         self.frees += 1
         site.frees += 1
         tally.frees += 1
@@ -258,7 +209,7 @@ class Ledger:
             else:
                 self._frees_unaddressed += 1
 
-    def _forget(self, live: _Live) -> _Site:
+    def _forget(self, live: _Live) -> SiteTally:
         owner = self._sites[live[0]]
         stack = self._stacks[live[1]]
         size = live[2] or 0
@@ -407,14 +358,14 @@ class Ledger:
             whole: size of the whole hunt, to scale what was sampled; None scales nothing.
         """
         self._catch_up(now)
-        aged: Dict[int, _Aged] = {}
+        aged: Dict[int, Aged] = {}
         for site, _, size, at, _ in self._live.values():
             found = aged.get(site)
             if found is None:
-                found = aged[site] = _Aged()
+                found = aged[site] = Aged()
             age = max(0.0, now - at)
             found.ages.append(age)
-            if age > self._min_age_of(self._sites[site]):
+            if age > self._sites[site].old_beyond(self._min_age):
                 found.old += 1
                 found.old_bytes += size or 0
             if size is None:
@@ -422,7 +373,7 @@ class Ledger:
         evidence = Evidence(self.pairing(), share_watched)
         scaler = self._scaler(whole)
         finished = [
-            self._finished(site, aged.get(site.key, _Aged()), evidence, now, scaler)
+            self._finished(site, aged.get(site.key, Aged()), evidence, now, scaler)
             for site in self._ordered()
             if site.stacks  # none where an interruption cut the booking of its first hit off
         ]
@@ -436,76 +387,31 @@ class Ledger:
             )
         )
 
-    def _min_age_of(self, site: _Site) -> float:
-        if self._min_age is not None:
-            return self._min_age
-        life = site.longest_life
-        return LEAST_AGE if life is None else OLD_FACTOR * life
-
     def _finished(
-        self, site: _Site, aged: _Aged, evidence: Evidence, now: float, scaler: Optional[Scaler]
+        self,
+        site: SiteTally,
+        aged: Aged,
+        evidence: Evidence,
+        now: float,
+        scaler: Optional[Scaler],
     ) -> CallSite:
-        common = min(site.stacks, key=lambda key: (-site.stacks[key], key))
-        stack = self._stacks[common].stack
-        whom = blame(stack, self._frameworks)
-        series = (
-            self._series.series(
-                site.key, now, (site.outstanding, site.outstanding_bytes, site.allocs)
-            )
-            if site.allocs
-            else ()
-        )
-        shape = shape_of(series)
-        facts = SiteFacts(
-            allocs=site.allocs,
-            frees=site.frees,
-            unaddressed=site.unaddressed,
-            unwatched=site.unwatched,
-            returned=site.returned,
-            replaced=site.replaced,
-            outstanding=site.outstanding,
-            outstanding_old=aged.old,
-            longest_life=site.longest_life,
-            outstanding_old_bytes=aged.old_bytes,
+        series: Tuple[SeriesPoint, ...] = ()
+        if site.allocs:
+            figures = site.outstanding, site.outstanding_bytes, site.allocs
+            series = self._series.series(site.key, now, figures)
+        stack = self._stacks[site.commonest_stack()].stack
+        return finished_site(
+            site,
+            stack,
+            blame(stack, self._frameworks),
+            aged,
+            evidence,
             min_age=self._min_age,
-            least_age=self._min_age_of(site),
-            shape=shape,
-        )
-        judgement, sentence = judge(facts, evidence)
-        return CallSite(
-            frame=site.frame,
-            blame=stack.frames[whom.index],
-            stack=stack,
-            distinct_stacks=len(site.stacks),
-            allocs=site.allocs,
-            frees=site.frees,
-            bytes_allocated=site.bytes_allocated,
-            bytes_freed=site.bytes_freed,
-            unsized=site.unsized,
-            unaddressed=site.unaddressed,
-            unwatched=site.unwatched,
-            returned=site.returned,
-            replaced=site.replaced,
-            outstanding=site.outstanding,
-            outstanding_bytes=site.outstanding_bytes,
-            outstanding_unsized=aged.unsized,
-            outstanding_old=aged.old,
-            longest_life=site.longest_life,
-            judgement=judgement,
-            sentence=sentence,
-            outstanding_old_bytes=aged.old_bytes,
-            min_age=self._min_age_of(site),
-            oldest_age=max(aged.ages, default=None),
-            median_age=_median(aged.ages),
-            share_staying=wilson(site.outstanding, facts.known),
-            growth=shape.growth,
             series=series,
             scaled=scaler.of(site.key) if scaler is not None and site.allocs else None,
-            through=whom.through,
-            blame_found=whom.found,
         )
 
-    def _ordered(self) -> List[_Site]:
+    def _ordered(self) -> List[SiteTally]:
         return sorted(
             self._sites.values(),
             key=lambda site: (
@@ -516,15 +422,6 @@ class Ledger:
                 site.key,
             ),
         )
-
-
-def _median(ages: List[float]) -> Optional[float]:
-    # The module of that name loads C extensions, which fail in WinDbg's interpreter.
-    if not ages:
-        return None
-    ordered = sorted(ages)
-    middle = len(ordered) // 2
-    return (ordered[middle] + ordered[-middle - 1]) / 2
 
 
 def aggregate(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from kdleak.callsites import LEAST_AGE, OLD_FACTOR
 from kdleak.errors import format_address
 from kdleak.model import Pool, Stack, TargetInfo
 from kdleak.pool_hit_tag import SYMBOL
@@ -22,6 +21,7 @@ from kdleak.result import (
     Scaled,
     SiteGrowth,
 )
+from kdleak.tallies import LEAST_AGE, OLD_FACTOR
 
 _ROLES = {
     Judgement.ACCUSED: "bad",
