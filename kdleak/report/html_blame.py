@@ -1,0 +1,64 @@
+"""Blame for the HTML report, from the document of a hunt: layers, drivers, the tag's owner."""
+
+from __future__ import annotations
+
+from typing import List, Optional
+
+from kdleak.report.result_document import Node
+
+
+def blame_facts(hunt: Node, site: Node) -> List[str]:
+    """On whose behalf a call site allocates, and what is known of that driver; plain sentences.
+
+    The text is the target's, and not harmless yet.
+
+    Raises:
+        UsageError: the document is damaged.
+    """
+    if not site.integer("allocs", 0):
+        return []
+    facts = []
+    layers = site.nodes("through")
+    named = []
+    for layer in layers:
+        words = layer.text("words", "")
+        named.append(layer.text("module") + (f" ({words})" if words else ""))
+    if layers and not site.flag("blame_found", default=True):
+        facts.append(f"Nothing but framework layers on its stack: {_listed(named)}.")
+    elif layers:
+        count = sum(layer.integer("frames") for layer in layers)
+        frames = f"{count} frame{'' if count == 1 else 's'}"
+        facts.append(f"Looked through {frames} of framework layers: {_listed(named)}.")
+    driver = _driver(hunt, site)
+    if driver is not None:
+        facts.append(driver)
+    return facts
+
+
+def owner_sentence(hunt: Node) -> str:
+    """What the user's list of tags says of the tag; "" when it says nothing.
+
+    Raises:
+        UsageError: the document is damaged.
+    """
+    owner = hunt.find_node("tag_owner")
+    if owner is None:
+        return ""
+    return f"{owner.text('source')} says of the tag: {owner.text('text')}."
+
+
+def _driver(hunt: Node, site: Node) -> Optional[str]:
+    blame = site.find_node("blame")
+    module = "" if blame is None else blame.text("module", "")
+    for known in hunt.nodes("blamed_modules"):
+        if module and known.text("name") == module:
+            parts = [known.text("file_name", "") or module]
+            if known.has("file_version"):
+                parts.append(f"version {known.text('file_version')}")
+            parts += [known.text(key) for key in ("company", "description") if known.has(key)]
+            return f"Driver: {', '.join(parts)}."
+    return None
+
+
+def _listed(named: List[str]) -> str:
+    return ", ".join(dict.fromkeys(named))
