@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kdleak.report.html_blame import blamed_frame
 from kdleak.report.html_data import accused_site, seconds, size
 from kdleak.report.html_parts import heading_of, subject_of
 from kdleak.report.page import Page, column_widths, number, signed
@@ -52,7 +53,7 @@ def _hunt(page: Page, hunt: Node, top: int) -> None:
     if sites:
         _sites(page, hunt, top)
         shown = accused or sites[0]
-        page.heading(f"Stack of {frame_name(shown.node('frame'))}")
+        page.heading(f"Stack of {frame_name(blamed_frame(shown))}")
         stack = shown.find_node("stack")
         for index, frame in enumerate(stack.nodes("frames") if stack is not None else []):
             page.line(f"  {index:3} {frame_name(frame)}")
@@ -94,7 +95,7 @@ def _sites(page: Page, hunt: Node, top: int) -> None:
     page.row(titles, widths, "Call site")
     for site, row in zip(sites, rows):
         judgement = site.text("judgement", "")
-        page.row(row, widths, frame_name(site.node("frame")), _ROLES.get(judgement, ""))
+        page.row(row, widths, frame_name(blamed_frame(site)), _ROLES.get(judgement, ""))
         if judgement != "frees_only":
             words = judgement.replace("_", " ")
             page.paragraph(f"{words}: {site.text('sentence', '')}", indent=6, hanging=2)

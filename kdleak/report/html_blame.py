@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import List, Optional
+from typing import List
 
 from kdleak.report.result_document import Node
+
+
+def blamed_frame(site: Node) -> Node:
+    """The frame to blame: outside framework layers, where there is one.
+
+    Raises:
+        UsageError: the document is damaged.
+    """
+    found = site.flag("blame_found", default=True) and site.has("blame")
+    return site.node("blame" if found else "frame")
 
 
 def blame_facts(hunt: Node, site: Node) -> List[str]:
@@ -23,15 +33,18 @@ def blame_facts(hunt: Node, site: Node) -> List[str]:
     for layer in layers:
         words = layer.text("words", "")
         named.append(layer.text("module") + (f" ({words})" if words else ""))
+    listed = ", ".join(dict.fromkeys(named))
     if layers and not site.flag("blame_found", default=True):
-        facts.append(f"Nothing but framework layers on its stack: {_listed(named)}.")
+        facts.append(f"Nothing but framework layers on its stack: {listed}.")
     elif layers:
         count = sum(layer.integer("frames") for layer in layers)
         frames = f"{count} frame{'' if count == 1 else 's'}"
-        facts.append(f"Looked through {frames} of framework layers: {_listed(named)}.")
-    driver = _driver(hunt, site)
-    if driver is not None:
-        facts.append(driver)
+        facts.append(f"Looked through {frames} of framework layers: {listed}.")
+    module = blamed_frame(site).text("module", "")
+    for known in hunt.nodes("blamed_modules"):
+        if module and known.text("name") == module:
+            facts.append(f"Driver: {_driver(known)}.")
+            break
     return facts
 
 
@@ -47,18 +60,9 @@ def owner_sentence(hunt: Node) -> str:
     return f"{owner.text('source')} says of the tag: {owner.text('text')}."
 
 
-def _driver(hunt: Node, site: Node) -> Optional[str]:
-    blame = site.find_node("blame")
-    module = "" if blame is None else blame.text("module", "")
-    for known in hunt.nodes("blamed_modules"):
-        if module and known.text("name") == module:
-            parts = [known.text("file_name", "") or module]
-            if known.has("file_version"):
-                parts.append(f"version {known.text('file_version')}")
-            parts += [known.text(key) for key in ("company", "description") if known.has(key)]
-            return f"Driver: {', '.join(parts)}."
-    return None
-
-
-def _listed(named: List[str]) -> str:
-    return ", ".join(dict.fromkeys(named))
+def _driver(known: Node) -> str:
+    parts = [known.text("file_name", "") or known.text("name")]
+    if known.has("file_version"):
+        parts.append(f"version {known.text('file_version')}")
+    parts += [known.text(key) for key in ("company", "description") if known.has(key)]
+    return ", ".join(parts)

@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional
 
+from kdleak.report.html_blame import blame_facts, blamed_frame
 from kdleak.report.result_document import Node
 from kdleak.report.sanitise import sanitise
 from kdleak.report.stack_tree import merge_stacks
@@ -87,8 +88,8 @@ def hunt_data(hunt: Node, limits: Limits) -> Dict[str, Any]:
         "totals": list(tree.totals),
         "tree": frames,
         "leftOut": tree.left_out,
-        "accused": names.number(frame_name(accused.node("frame"))) if accused else -1,
-        "sites": [_site(site, names, limits) for site in sites[: limits.sites]],
+        "accused": names.number(frame_name(blamed_frame(accused))) if accused else -1,
+        "sites": [_site(hunt, site, names, limits) for site in sites[: limits.sites]],
         "sitesLeftOut": max(0, len(sites) - limits.sites),
         "names": names.list,
     }
@@ -108,19 +109,19 @@ def accused_site(hunt: Node) -> Optional[Node]:
     return sites[index]
 
 
-def _site(site: Node, names: _Names, limits: Limits) -> Dict[str, Any]:
-    frame = site.node("frame")
-    blame = site.find_node("blame")
+def _site(hunt: Node, site: Node, names: _Names, limits: Limits) -> Dict[str, Any]:
+    frame, blame = site.node("frame"), blamed_frame(site)
     stack = site.find_node("stack")
-    behalf = ""
-    if blame is not None and blame.text("text") != frame.text("text"):
-        behalf = blame.text("text")
+    through = frame_name(frame) != frame_name(blame)
     return {
-        "name": names.number(frame_name(frame)),
-        "behalf": names.number(behalf) if behalf else -1,
+        "name": names.number(frame_name(blame)),
+        "via": names.number(frame_name(frame)) if through else -1,
+        "blame": len(blame_facts(hunt, site)),
         "judgement": middle_cut(site.text("judgement", "not judged").replace("_", " "), 40),
         "sentence": middle_cut(site.text("sentence", ""), limits.sentence),
-        "facts": _facts(site, limits),
+        "facts": [
+            middle_cut(fact, limits.sentence) for fact in (*blame_facts(hunt, site), *_facts(site))
+        ],
         "bytes": site.integer("outstanding_bytes", 0),
         "unsized": site.integer("outstanding_unsized", 0),
         "blocks": site.integer("outstanding", 0),
@@ -136,7 +137,7 @@ def _site(site: Node, names: _Names, limits: Limits) -> Dict[str, Any]:
     }
 
 
-def _facts(site: Node, limits: Limits) -> List[str]:
+def _facts(site: Node) -> List[str]:
     """What else is known of a call site, in words."""
     facts = []
     blocks = site.integer("outstanding", 0)
@@ -163,7 +164,7 @@ def _facts(site: Node, limits: Limits) -> List[str]:
     ):
         if site.integer(key, 0):
             facts.append(f"{site.integer(key):,} {words}.")
-    return [middle_cut(fact, limits.sentence) for fact in facts]
+    return facts
 
 
 def scaled_words(scaled: Node) -> str:

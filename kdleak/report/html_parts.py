@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Iterable, List, Sequence, Tuple
 
+from kdleak.report.html_blame import blamed_frame, owner_sentence
 from kdleak.report.html_data import (
     Limits,
     accused_site,
@@ -95,16 +96,10 @@ def verdict(page: Markup, hunt: Node) -> None:
         _repair(page, disarm)
         page.raw("</section>")
     page.open("verdict", "Verdict", f"card verdict {tone}")
-    sentences = hunt.texts("verdict")
-    for index, sentence in enumerate(sentences):
-        if index:
-            page.paragraph(sentence)
-            continue
-        # The accusation large, its evidence after it.
-        accusation, colon, evidence = sentence.partition(" that stay: ")
-        page.paragraph(f"{accusation} that stay." if colon else sentence, "lead")
-        if colon:
-            page.paragraph(f"{evidence[:1].upper()}{evidence[1:]}")
+    _sentences(page, hunt)
+    owner = owner_sentence(hunt)
+    if owner:
+        page.paragraph(owner)
     if hunt.has("stop"):
         stop = hunt.node("stop")
         page.paragraph(
@@ -116,6 +111,17 @@ def verdict(page: Markup, hunt: Node) -> None:
         page.paragraph(f"The hunt ended early: {hunt.text('error')}", "warn")
     _tiles(page, hunt, accused)
     page.close()
+
+
+def _sentences(page: Markup, hunt: Node) -> None:
+    for index, sentence in enumerate(hunt.texts("verdict")):
+        # The accusation large, its evidence after it.
+        accusation, colon, evidence = sentence.partition(" that stay: ")
+        if index or not colon:
+            page.paragraph(sentence, "" if index else "lead")
+        else:
+            page.paragraph(f"{accusation} that stay.", "lead")
+            page.paragraph(f"{evidence[:1].upper()}{evidence[1:]}")
 
 
 def _repair(page: Markup, disarm: Node) -> None:
@@ -318,5 +324,5 @@ def heading_of(hunt: Node) -> str:
     accused = accused_site(hunt)
     name = f"Who leaks pool tag '{tag.text('text')}'"
     if accused is not None:
-        name += f": {frame_name(accused.node('blame' if accused.has('blame') else 'frame'))}"
+        name += f": {frame_name(blamed_frame(accused))}"
     return name

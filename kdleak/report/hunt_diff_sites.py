@@ -8,14 +8,18 @@ one to one are taken together.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from kdleak.confidence import Z95, wilson
+from kdleak.report.html_blame import blamed_frame
 from kdleak.report.result_document import Node
 from kdleak.report.sanitise import sanitise
+from kdleak.report.stack_weights import frame_name
 from kdleak.result import Interval
 
+_OFFSET = re.compile(r"\+0x([0-9a-f]{1,16})(?= for |$)")
 _WORST = ("accused", "suspected", "levelled_off", "too_few", "cleared")
 
 
@@ -24,8 +28,8 @@ class SiteFigures:
     """One call site in one hunt.
 
     Attributes:
-        name: "module!function+0x1d".
-        function: "module!function", "" without a symbol.
+        name: "module!function+0x1d"; in a framework " for " and the frame blamed follow.
+        function: the same without offsets, "" without symbols.
         judgement: as in the result.
         allocs: allocations seen.
         followed: of those, blocks whose fate is known.
@@ -91,8 +95,7 @@ def site_figures(hunt: Node, *, scaled: bool) -> List[SiteFigures]:
 
 
 def _figures(site: Node, hours: float, *, scaled: bool) -> SiteFigures:
-    frame = site.node("frame")
-    symbol, module = frame.text("symbol", ""), frame.text("module", "")
+    name, function = _names(site)
     allocs, outstanding = site.integer("allocs", 0), site.integer("outstanding", 0)
     unknown = sum(site.integer(key, 0) for key in ("unaddressed", "unwatched", "replaced"))
     followed = max(0, allocs - unknown)
@@ -108,8 +111,8 @@ def _figures(site: Node, hours: float, *, scaled: bool) -> SiteFigures:
         low, high = interval.number("low"), interval.number("high")
     per_hour = 1 / hours if hours > 0 else 0.0
     return SiteFigures(
-        name=sanitise(frame.text("text")),
-        function=sanitise(f"{module}!{symbol}") if symbol else "",
+        name=name,
+        function=function,
         judgement=sanitise(site.text("judgement", "")),
         allocs=allocs,
         followed=followed,
@@ -119,6 +122,20 @@ def _figures(site: Node, hours: float, *, scaled: bool) -> SiteFigures:
         within=Interval(low * per_hour, high * per_hour),
         share_within=wilson(stayed, followed),
     )
+
+
+def _names(site: Node) -> Tuple[str, str]:
+    """Name and function; a place in a framework is a call site for each frame it is blamed on."""
+    frame, blame = site.node("frame"), blamed_frame(site)
+    name, function = frame_name(frame), _function(frame)
+    if frame_name(blame) != name:
+        name += f" for {frame_name(blame)}"
+        function = f"{function} for {_function(blame)}" if function and _function(blame) else ""
+    return name, function
+
+
+def _function(frame: Node) -> str:
+    return frame_name(frame, offsets=False) if frame.has("symbol") else ""
 
 
 def pair_sites(before: Sequence[SiteFigures], after: Sequence[SiteFigures]) -> List[Pair]:
@@ -161,12 +178,9 @@ def _by_key(
     return pairs, alone, [site for site in after if id(site) not in matched]
 
 
-def _offset(site: SiteFigures) -> int:
-    text = site.name.rpartition("+0x")[2]
-    try:
-        return int(text, 16)
-    except ValueError:
-        return 0
+def _offset(site: SiteFigures) -> Tuple[int, ...]:
+    """The offsets of all frames in the name, in its order."""
+    return tuple(int(digits, 16) for digits in _OFFSET.findall(site.name))
 
 
 def _together(sites: Sequence[SiteFigures]) -> SiteFigures:

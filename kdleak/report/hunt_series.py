@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Tuple
 
+from kdleak.report.html_blame import blamed_frame
 from kdleak.report.result_document import Node
 from kdleak.report.stack_weights import frame_name
 from kdleak.report.svg_chart import Line, Point
@@ -33,7 +34,7 @@ def site_lines(hunt: Node) -> Tuple[Line, ...]:
         )
         if site.integer("allocs", 0) and len(points) > 1:
             # Nothing is seen to move in a pause, so no slope must be drawn across one.
-            lines.append(Line(frame_name(site.node("frame")), points, steps=paused))
+            lines.append(Line(frame_name(blamed_frame(site)), points, steps=paused))
         if len(lines) == MAX_LINES:
             break
     # Without a series the hits tell, but not where a free may have come in a pause.

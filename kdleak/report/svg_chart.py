@@ -56,7 +56,8 @@ def line_chart(
         shaded: intervals of the x axis to mark.
     """
     points = [point for line in lines for point in line.points]
-    right = max([x for x, _ in points] + [end for _, end in shaded]) or 1.0
+    # A chart has some width, however short the time.
+    right = max([1e-6, *(x for x, _ in points), *(end for _, end in shaded)])
     top = max(1.0, *(y for _, y in points))
     low = min(0.0, *(y for _, y in points))
     unit, unit_name = next((unit for unit in _UNITS if top >= unit[0]), _UNITS[-1])

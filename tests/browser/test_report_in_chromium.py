@@ -94,7 +94,7 @@ def test_the_keyboard_moves_zooms_and_goes_back(show: Show) -> None:
     for _ in range(6):
         page.keyboard.press("ArrowDown")
     assert focused(page).startswith("leakydrv!TrackRequest+0x1d: 6,000 bytes, 60.0 %")
-    assert "the accused call site" in focused(page)
+    assert focused(page).endswith("; accused")
     page.keyboard.press("ArrowRight")
     assert focused(page).startswith("leakydrv!BuildContext")
     page.keyboard.press("ArrowRight")

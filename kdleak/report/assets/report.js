@@ -61,7 +61,7 @@
       : counted(value(node), weight === 1 ? "block" : "allocation");
     const words = (node) => node.name + ": " + amount(node) + ", "
       + percent(value(node), data.totals[weight]) + " of all " + data.weights[weight]
-      + (node.accused ? "; the accused call site" : "");
+      + (node.accused ? "; accused" : "");
 
     data.weights.forEach((name, index) => {
       const option = make("option", name + (data.totals[index] ? "" : " (none)"));
@@ -337,7 +337,7 @@
       const group = make("tbody"), row = make("tr"), name = make("th"), more = make("tr", undefined, "more");
       name.scope = "row";
       name.append(make("div", data.names[site.name], "site-name mono"));
-      if (site.behalf >= 0) name.append(make("div", "on behalf of " + data.names[site.behalf], "why"));
+      if (site.via >= 0) name.append(make("div", "by way of " + data.names[site.via], "why"));
       row.append(name);
       const badge = make("td");
       badge.dataset.label = "Verdict";
@@ -355,7 +355,8 @@
       const words = make("td");
       words.colSpan = columns.length;
       if (site.sentence) words.append(make("p", site.sentence, "why"));
-      if (site.stack.length || site.facts.length) words.append(stackOf(site));
+      site.facts.slice(0, site.blame).forEach((fact) => words.append(make("p", fact, "why")));
+      if (site.stack.length || site.facts.length > site.blame) words.append(stackOf(site));
       more.append(words);
       group.append(row, more);
       return group;
@@ -365,20 +366,20 @@
       const details = make("details"), often = site.stacks > 1
         ? "Commonest of " + number(site.stacks) + " stacks" : "Stack";
       details.append(make("summary", often + " (" + counted(site.stack.length, "frame") + ")"
-        + (site.facts.length ? " and figures" : "")));
+        + (site.facts.length > site.blame ? " and figures" : "")));
       // Filled when it is opened: most never are.
       details.addEventListener("toggle", () => {
         if (!details.open || details.children.length > 1) return;
         const list = make("ol", undefined, "stack");
         list.start = 0;
         site.stack.forEach((frame) => {
-          list.append(make("li", data.names[frame], frame === site.name ? "at" : ""));
+          list.append(make("li", data.names[frame], frame === site.name ? "at" : frame === site.via ? "via" : ""));
         });
         details.append(list);
         if (site.end !== "complete" && site.end !== "user mode") {
           details.append(make("p", "The stack ends early: " + site.end + ".", "note"));
         }
-        site.facts.forEach((fact) => details.append(make("p", fact, "why")));
+        site.facts.slice(site.blame).forEach((fact) => details.append(make("p", fact, "why")));
       });
       return details;
     }
