@@ -11,7 +11,9 @@ from report_samples import HUNTS
 
 import kdleak.report
 from kdleak.blamed import KnownOwner, LayerUse, ModuleDetails
+from kdleak.report.html_blame import blame_facts, owner_sentence
 from kdleak.report.json_report import hunt_json
+from kdleak.report.result_document import Node, parse_result
 from kdleak.report.text import render_hunt
 from kdleak.result import HuntResult
 
@@ -100,3 +102,34 @@ def test_json_is_valid_and_every_null_has_its_reason(unknown: str) -> None:
     assert site["through"][0] == {"module": "Wdf01000", "words": "KMDF", "frames": 2}
     assert site["blame_found"] is True
     assert document["stacks"][0]["blame"].startswith("0x")
+
+
+def document_of(result: HuntResult) -> Node:
+    return parse_result(hunt_json(result).encode(), "x", kinds=("kdleak.hunt",))
+
+
+def test_sentences_of_the_html_report() -> None:
+    hunt = document_of(blamed())
+    site = hunt.nodes("call_sites")[0]
+    assert blame_facts(hunt, site) == [
+        "Looked through 5 frames of framework layers: Wdf01000 (KMDF), ndis (NDIS), odd.",
+        "Driver: hiddendrv.sys, version 1.2.3.4, Contoso, Odd one.",
+    ]
+    assert owner_sentence(hunt) == "pooltag.txt says of the tag: hiddendrv.sys."
+    nobody = document_of(blamed(found=False))
+    assert blame_facts(nobody, nobody.nodes("call_sites")[0])[0].startswith(
+        "Nothing but framework layers on its stack: Wdf01000 (KMDF)"
+    )
+
+
+def test_a_result_from_before_that_has_no_such_sentences() -> None:
+    document = json.loads(hunt_json(blamed()))
+    for key in ("blamed_modules", "tag_owner"):
+        del document[key]
+    for site in document["call_sites"]:
+        del site["through"], site["blame_found"]
+    hunt = Node(document)
+    assert [blame_facts(hunt, site) for site in hunt.nodes("call_sites")] == [
+        [] for _ in document["call_sites"]
+    ]
+    assert owner_sentence(hunt) == ""
