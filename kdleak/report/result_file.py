@@ -46,12 +46,17 @@ def refuse_overwrite(output: Optional[Path], *, force: bool) -> None:
     if output is None:
         return
     try:
-        folder, there = output.is_dir(), output.exists()
+        folder, there, plain = output.is_dir(), output.exists(), output.is_file()
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise UsageError(f"writing {output}", why, "name a file elsewhere") from error
     if folder:
         raise UsageError(f"writing {output}", "it is a folder", "name a file in it")
+    if there and not plain:
+        # Putting a new file in its place would remove a device, or a pipe that somebody reads.
+        raise UsageError(
+            f"writing {output}", "it is no regular file", "leave -o out: the result goes to stdout"
+        )
     if there and not force:
         raise UsageError(f"writing {output}", "the file exists", "add --force or name another file")
     if not output.parent.is_dir():

@@ -97,3 +97,13 @@ def test_sites_of_a_dump_without_its_modules(tmp_path):
     done = kdleak("sites", "Leak", "-z", path)
     assert done.returncode == 4
     assert "missing: the list of loaded modules is not in the dump" in done.stdout
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no named pipes in folders")
+def test_force_does_not_replace_a_device(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    done = kdleak("rank", "-z", LATER, "-o", pipe, "--force")
+    assert done.returncode == 2
+    assert "no regular file" in done.stderr
+    assert pipe.is_fifo()
