@@ -128,7 +128,7 @@ def _names(site: Node) -> Tuple[str, str]:
     """Name and function; a place in a framework is a call site for each frame it is blamed on."""
     frame, blame = site.node("frame"), blamed_frame(site)
     name, function = frame_name(frame), _function(frame)
-    if frame_name(blame) != name:
+    if site.nodes("through") and frame_name(blame) != name:
         name += f" for {frame_name(blame)}"
         function = f"{function} for {_function(blame)}" if function and _function(blame) else ""
     return name, function
