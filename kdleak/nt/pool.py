@@ -163,13 +163,15 @@ class PoolTagTables:
                 f"nt!PoolTrackTableSize is 0x{rows:x} and nt!PoolTrackTableMask 0x{mask:x}",
                 "check that the symbols match the target's nt",
             )
-        self._rows, self._mask = min(rows, mask + 2), mask
         if rows > mask + 2:
-            # The kernel makes the mask from the size; no tag can lie in the rows behind.
+            # The kernel makes the mask from the size, 2**n + 1: one of them is damaged.
+            likely = mask if (rows - 2) & (rows - 1) else rows - 2
             self._size_note = [
-                f"nt!PoolTrackTableSize is 0x{rows:x}, and nt!PoolTrackTableMask of 0x{mask:x} "
-                f"means 0x{self._rows:x}: so many rows were read"
+                f"nt!PoolTrackTableSize of 0x{rows:x} and nt!PoolTrackTableMask of 0x{mask:x} do "
+                f"not go together: 0x{likely + 2:x} rows were read"
             ]
+            rows, mask = likely + 2, likely
+        self._rows, self._mask = rows, mask
 
     def _processor_tables(self, notes: List[str]) -> List[int]:
         try:

@@ -78,8 +78,9 @@ class TagTable:
 
     def keys(self) -> List[int]:
         """The tags of all rows."""
-        words = struct.unpack(f"<{len(self._data) // 4}I", self._data)
-        return [word & ~PROTECTED_POOL for word in words[:: self._layout.row_size // 4]]
+        # Of each row its first word: all words of an absurdly large table would be too many.
+        first = struct.Struct(f"<I{self._layout.row_size - 4}x")
+        return [key & ~PROTECTED_POOL for (key,) in first.iter_unpack(self._data)]
 
     def counters(self, row: int) -> Tuple[int, ...]:
         """The six unsigned counters of a row; see ``TrackerLayout.counters``."""
