@@ -7,22 +7,14 @@ further out was only interrupted, or waits for a system call.
 
 from __future__ import annotations
 
-import re
+import itertools
 from dataclasses import dataclass
 from typing import List, Optional, Tuple
 
-from kdleak.allocator_frames import call_site_index, in_kernel
+from kdleak.allocator_frames import call_site_index
 from kdleak.blamed import LayerUse
-from kdleak.frameworks import Frameworks, built_in_frameworks
+from kdleak.frameworks import Frameworks, Place, built_in_frameworks
 from kdleak.model import Stack
-
-_ORIGIN = re.compile(
-    r"_?(?:KiSystem|KiService|KiFastCall|KiUser|KiStart|KiThreadStartup|KiSwapThread|"
-    r"KiExceptionDispatch|KiInterrupt|KiDpcInterrupt|KiDispatchInterrupt|KiIsr|"
-    r"K[ix](?:RetireDpc|ExecuteAllDpcs|ExecuteDpc)|KiDeliverApc|KiApcInterrupt|KiIdleLoop|PoIdle|"
-    r"PspSystemThread|PspUserThread|ExpWorkerThread|IopProcessWorkItem)"
-)
-"""Functions of nt that begin something: system calls, threads, work items, interrupts, DPCs."""
 
 
 @dataclass(frozen=True)
@@ -50,24 +42,26 @@ def blame(stack: Stack, frameworks: Optional[Frameworks] = None) -> Blame:
     frameworks = built_in_frameworks() if frameworks is None else frameworks
     frames = stack.frames
     last_layer = site = call_site_index(stack)
-    through: List[LayerUse] = []
+    through: List[Tuple[str, str]] = []
     for index in range(site, len(frames)):
         symbol = frames[index].symbol
-        kernel = in_kernel(symbol)
-        if kernel and _ORIGIN.match(symbol.name):
-            break
-        if not symbol.module:
+        place = frameworks.place_of(symbol)
+        if place is Place.ORIGIN:
+            return Blame(last_layer, _runs(through), found=False)
+        if place is Place.NOWHERE:
             continue  # no name to judge by: what called it is named instead
-        rule = frameworks.layer_of(symbol)
-        if rule is None and (symbol.name or not kernel):
-            return Blame(index, tuple(through))
+        if place is Place.DRIVER:
+            return Blame(index, _runs(through))
         last_layer = index
-        words = rule.words if rule is not None else ""
-        if through and (through[-1].module, through[-1].words) == (symbol.module, words):
-            through[-1] = LayerUse(symbol.module, words, through[-1].frames + 1)
-        else:
-            through.append(LayerUse(symbol.module, words, 1))
-    return Blame(last_layer, tuple(through), found=False)
+        through.append((symbol.module, frameworks.words_of(symbol)))
+    return Blame(last_layer, _runs(through), found=False)
+
+
+def _runs(through: List[Tuple[str, str]]) -> Tuple[LayerUse, ...]:
+    return tuple(
+        LayerUse(module, words, len(list(run)))
+        for (module, words), run in itertools.groupby(through)
+    )
 
 
 def blame_index(stack: Stack, frameworks: Optional[Frameworks] = None) -> int:

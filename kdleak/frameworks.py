@@ -7,6 +7,7 @@ to it with a file of the same format: in the configuration folder, named by
 
 from __future__ import annotations
 
+import enum
 import fnmatch
 import functools
 import os
@@ -31,6 +32,24 @@ _MOST_WILDCARDS = 8
 _MOST_COMPLAINTS = 5
 _MOST_REMEMBERED = 1 << 16
 _GIVEN = "named by the user"
+
+
+_ORIGIN = re.compile(
+    r"_?(?:KiSystem|KiService|KiFastCall|KiUser|KiStart|KiThreadStartup|KiSwapThread|"
+    r"KiExceptionDispatch|KiInterrupt|KiDpcInterrupt|KiDispatchInterrupt|KiIsr|"
+    r"K[ix](?:RetireDpc|ExecuteAllDpcs|ExecuteDpc)|KiDeliverApc|KiApcInterrupt|KiIdleLoop|PoIdle|"
+    r"PspSystemThread|PspUserThread|ExpWorkerThread|IopProcessWorkItem)"
+)
+"""Functions of nt that begin something: system calls, threads, work items, interrupts, DPCs."""
+
+
+class Place(enum.Enum):
+    """What a frame is to the question whom to blame."""
+
+    DRIVER = "can be blamed"
+    LAYER = "a framework layer"
+    ORIGIN = "where the stack begins"
+    NOWHERE = "in no module"
 
 
 @dataclass(frozen=True)
@@ -100,17 +119,41 @@ class Frameworks:
     def __init__(self, rules: Iterable[Rule], sources: Sequence[str] = ()) -> None:
         self.rules: Tuple[Rule, ...] = tuple(rules)
         self.sources: Tuple[str, ...] = tuple(sources)
-        self._known: Dict[Tuple[str, str], Optional[Rule]] = {}
+        self._known: Dict[Tuple[str, str], Tuple[Place, str]] = {}
 
     def layer_of(self, symbol: Symbolized) -> Optional[Rule]:
-        """The layer a frame belongs to; None for a frame that can be blamed."""
-        module = "nt" if is_kernel(symbol.module) else symbol.module
-        key = (module, symbol.name)
-        if key not in self._known:
+        """The rule that makes a frame one of a layer; None for a frame of none."""
+        return self._find("nt" if is_kernel(symbol.module) else symbol.module, symbol.name)
+
+    def place_of(self, symbol: Symbolized) -> Place:
+        """What a frame is."""
+        return self._judged(symbol)[0]
+
+    def words_of(self, symbol: Symbolized) -> str:
+        """What the layer of a frame is; "" where no rule says."""
+        return self._judged(symbol)[1]
+
+    def _judged(self, symbol: Symbolized) -> Tuple[Place, str]:
+        # Few names make up all the stacks of a hunt, and each is looked up for every stack.
+        key = (symbol.module, symbol.name)
+        known = self._known.get(key)
+        if known is None:
             if len(self._known) >= _MOST_REMEMBERED:
                 self._known.clear()
-            self._known[key] = self._find(module, symbol.name)
-        return self._known[key]
+            known = self._known[key] = self._judge(symbol)
+        return known
+
+    def _judge(self, symbol: Symbolized) -> Tuple[Place, str]:
+        kernel = is_kernel(symbol.module)
+        if kernel and _ORIGIN.match(symbol.name):
+            return Place.ORIGIN, ""
+        if not symbol.module:
+            return Place.NOWHERE, ""
+        rule = self.layer_of(symbol)
+        if rule is not None:
+            return Place.LAYER, rule.words
+        # A frame of nt without a name is rather a helper's than anybody else's.
+        return (Place.LAYER if kernel and not symbol.name else Place.DRIVER), ""
 
     def _find(self, module: str, function: str) -> Optional[Rule]:
         if not module:

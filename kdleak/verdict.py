@@ -288,6 +288,9 @@ def verdict_sentences(
         if accused.blame.address != accused.frame.address:
             said.append(
                 f"It does so for {accused.blame.symbol}, the first frame outside framework layers."
+                if accused.blame_found
+                else "There are only framework layers on its stack, so for whom it does so is not "
+                f"known; the outermost is {accused.blame.symbol}."
             )
         said.append(_scaled_words(accused))
         others = sum(site.judgement is Judgement.ACCUSED for site in sites) - 1
