@@ -303,6 +303,19 @@ def test_senseless_variables(name, value, text):
         usage(pool)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PoolTrackTableSize", 0x40801), ("PoolTrackTableSize", 0x1234), ("PoolTrackTableMask", 0xFF)],
+)
+def test_size_and_mask_that_do_not_go_together(name, value):
+    pool = filled(TRACKER_LAYOUTS[2])
+    whole = usage(pool)
+    pool.set(name, value)
+    found = usage(pool)
+    assert found.rows == whole.rows
+    assert any("do not go together" in gap for gap in found.gaps)
+
+
 def test_senseless_expansion_is_a_gap():
     pool = filled(TRACKER_LAYOUTS[2])
     pool.set("PoolTrackTableExpansion", 0xFFFF800000000000)
