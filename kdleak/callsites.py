@@ -161,11 +161,11 @@ class Ledger:
         tally.allocs += 1
         size = hit.block.size
         site.bytes_allocated += size or 0
-        self._bursts.alloc(site.key, size)
         address = hit.block.address
         if not address:
-            site.unaddressed += 1
+            site.unaddressed += 1  # and scaled as those are that could be followed
             return
+        self._bursts.alloc(site.key, size)
         self._out_of_sight.pop(address, None)
         before = self._live.pop(address, None)
         if before is not None:

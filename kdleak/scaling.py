@@ -184,7 +184,7 @@ class BurstBooks:
         self._size_allocs, self._size_seconds = _Measure(), _Measure()
 
     def alloc(self, site: int, size: Optional[int]) -> None:
-        """An allocation at a call site."""
+        """An allocation, at a call site, of a block whose address is known."""
         self._allocs += 1
         known = self._sites.get(site)
         if known is None:
@@ -308,12 +308,14 @@ class Scaler:
             f"the part of blocks that stays (life table), scaled from {what}; 95 % intervals from "
             f"the differences between {self._bursts} bursts"
         )
-        parts = [self.of(address) for address in self._sites]
+        parts = [part for part in map(self.of, self._sites) if part is not None]
         return Scaling(method, self.factor, self._bursts, self._lost, _sum(parts))
 
-    def of(self, address: int) -> Scaled:
-        """One call site."""
-        site = self._sites[address]
+    def of(self, address: int) -> Optional[Scaled]:
+        """One call site; nothing where no block of it was followed."""
+        site = self._sites.get(address)
+        if site is None:
+            return None
         curve = site.lives.curve()
         excess = max(0.0, self._strange[address] - site.expected)
         # Root of the mean square: some large blocks count for more than their number.

@@ -270,6 +270,7 @@ def _watched(page: Page, result: HuntResult) -> None:
         (done.late_hits, "that arrived after a disarm"),
         (done.broken_stacks, "with a stack that ends early"),
         (done.unaddressed, "without a known block address, so left out of the pairing"),
+        (done.hits_left_out, "in all figures, but too many to be listed one by one in JSON"),
         (done.unsized, "without a known block size, so left out of the bytes"),
     ):
         if count:

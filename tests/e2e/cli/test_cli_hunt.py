@@ -94,6 +94,11 @@ def test_json_agrees_with_the_books(practice, start):
         assert site["frame"]["offset"] == books[name]["offset"]
         assert site["returned"] <= books[name]["frees"]
         assert 0 < site["allocs"] <= books[name]["allocs"]
+    for innocent in ("CloneHeader", "BuildContext"):
+        assert sites[innocent]["outstanding_old"] == sites[innocent]["outstanding_old_bytes"] == 0
+        assert sites[innocent]["judgement"] in ("cleared", "too_few")
+    assert document["scaling"] is None
+    assert len(document["hits"]) == hits
     worst = max(sites.values(), key=lambda site: site["outstanding"])
     assert worst is sites["TrackRequest"]
     assert worst["outstanding"] <= books["TrackRequest"]["outstanding"]

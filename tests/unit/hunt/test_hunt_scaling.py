@@ -8,7 +8,7 @@ from typing import List, Optional, Tuple
 import pytest
 
 from kdleak.result import Scaled
-from kdleak.scaling import BurstBooks, LifeTable, Whole, class_of
+from kdleak.scaling import BurstBooks, LifeTable, Scaler, Whole, class_of
 
 
 def test_ages_fall_into_classes_in_order() -> None:
@@ -124,6 +124,12 @@ def sampled(
     return tag, books, Whole(seconds)
 
 
+def scaled_of(scaler: Scaler, place: int) -> Scaled:
+    found = scaler.of(place)
+    assert found is not None
+    return found
+
+
 def inside(scaled: Scaled, blocks: int, size: int) -> Tuple[bool, bool]:
     return (
         scaled.blocks_within.low <= blocks <= scaled.blocks_within.high,
@@ -142,11 +148,11 @@ def test_intervals_hold_the_truth(counters: bool, stays: float, kept: int) -> No
         assert scaler is not None
         assert scaler.factor == pytest.approx(20, rel=0.01)
         for place in (1, 2):
-            scaled = scaler.of(place)
+            scaled = scaled_of(scaler, place)
             assert scaled.blocks_within.low <= scaled.blocks <= scaled.blocks_within.high
             held += inside(scaled, tag.outstanding[place], 64 * place)
         if stays == 0.4 and kept == 3:
-            scaled = scaler.of(1)
+            scaled = scaled_of(scaler, 1)
             assert scaled.blocks_within.high - scaled.blocks < 0.6 * scaled.blocks
             assert scaler.scaling().total.blocks == pytest.approx(scaled.blocks, rel=0.2)
     assert sum(held) >= 0.9 * len(held)  # two figures of a call site miss together
@@ -164,7 +170,7 @@ def test_frees_that_belong_to_nobody_lower_the_lower_ends() -> None:
         scaler = books.scaler(Whole(5.0, 1000, 100 + 50 * strangers))
         assert scaler is not None
         assert scaler.scaling().unattributed_frees == 5 * strangers
-        return scaler.of(1)
+        return scaled_of(scaler, 1)
 
     assert of(3).blocks == of(0).blocks == pytest.approx(1000)
     assert of(3).blocks_within.low == pytest.approx(of(0).blocks_within.low - 15 * 10)
@@ -201,3 +207,10 @@ def test_counters_that_tell_less_than_was_seen_are_not_believed() -> None:
     good = books.scaler(whole)
     assert good is not None
     assert f"{counted:,} allocations" in good.scaling().method
+
+
+def test_a_place_of_which_no_block_was_followed_is_not_scaled() -> None:
+    _, books, whole = sampled(1)
+    scaler = books.scaler(whole)
+    assert scaler is not None
+    assert scaler.of(77) is None

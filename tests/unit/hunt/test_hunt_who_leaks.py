@@ -11,6 +11,7 @@ from kdleak.callsites import Ledger
 from kdleak.hit_log import HitLog
 from kdleak.model import Block, Hit, HitKind
 from kdleak.result import CallSite, Judgement, SiteGrowth
+from kdleak.scaling import Whole
 from kdleak.tallies import LEAST_AGE, OLD_FACTOR
 from kdleak.verdict import choose_accused, verdict_sentences
 
@@ -228,3 +229,34 @@ def test_hits_one_by_one_are_bounded() -> None:
         assert log.left_out == max(0, n + 1 - 6)
     assert (len(log), log.count, log.unaddressed, log.unsized) == (10, 10, 1, 5)
     assert [kept.number for kept in log] == [0, 1, 2, 7, 8, 9]
+
+
+@pytest.mark.parametrize("unknown", [0, 3, 1])
+def test_blocks_of_unknown_address_are_scaled_as_the_others(unknown: int) -> None:
+    """Of 4, 1 or none of them; the kernel counted 4,000 allocations, all of which stay."""
+    ledger, address, at = Ledger(8), 0, 0.0
+    for _ in range(6):
+        for number in range(40):
+            address, at = address + 1, at + 0.01
+            known = unknown == 0 or number % (unknown + 1) == 0
+            ledger.add(hit(HitKind.ALLOC, at, address if known else 0))
+        ledger.pause(at, 0.4)
+        at += 5.0
+        ledger.resume(at)
+    ledger.finish(at, 0.0)
+    (site,) = ledger.sites(at, 0.1, Whole(30.0, 4000, 0))
+    assert site.scaled is not None
+    assert site.scaled.blocks == pytest.approx(4000)
+    assert site.scaled.blocks_within.low <= 4000 <= site.scaled.blocks_within.high
+
+
+def test_a_hunt_that_knows_no_address_scales_nothing() -> None:
+    ledger = Ledger(8)
+    for number in range(100):
+        ledger.add(hit(HitKind.ALLOC, 0.1 * number, 0))
+        if number % 10 == 9:
+            ledger.pause(0.1 * number, 0.1)
+            ledger.resume(0.1 * number)
+    (site,) = ledger.sites(10.0, 0.5, Whole(30.0, 4000, 0))
+    assert site.scaled is None
+    assert ledger.scaling(Whole(30.0, 4000, 0)) is None
