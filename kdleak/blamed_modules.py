@@ -121,5 +121,5 @@ def _details(module: Module, memory: _Allowance) -> ModuleDetails:
 
 def details_of(result: HuntResult, site: CallSite) -> Optional[ModuleDetails]:
     """What was read of the driver a call site is blamed on; None when nothing was."""
-    module = site.blame.symbol.module
-    return next((known for known in result.blamed if known.name == module), None)
+    module = site.blame.symbol.module.lower()
+    return next((known for known in result.blamed if known.name.lower() == module), None)
