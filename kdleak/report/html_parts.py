@@ -136,6 +136,8 @@ def _tiles(page: Markup, hunt: Node, accused: Node | None) -> None:
     rows: List[Tuple[str, str]] = []
     if accused is not None:
         stay, allocs = accused.integer("outstanding", 0), accused.integer("allocs", 0)
+        # As the sentences count: blocks that went out of sight are neither here nor there.
+        allocs -= sum(accused.integer(key, 0) for key in ("unwatched", "unaddressed", "replaced"))
         rows.append(("Stayed there", size(accused.integer("outstanding_bytes", 0))))
         rows.append(("In blocks", f"{stay:,} of {allocs:,}"))
     else:
@@ -143,7 +145,7 @@ def _tiles(page: Markup, hunt: Node, accused: Node | None) -> None:
         rows.append(("Stayed in all", size(pairing.integer("outstanding_bytes", 0))))
     scaled = accused.find_node("scaled") if accused is not None else None
     if scaled is not None:
-        rows.append(("In the whole hunt", f"about {size(scaled.number('bytes'))}"))
+        rows.append(("In all, about", size(scaled.number("bytes"))))
     rows.append(("Hits", f"{done.integer('hits', 0):,}"))
     rows.append(("Watched", f"{done.number('share_watched', 0.0):.0%} of {_whole(done)}"))
     rows.append(("Target", "put back" if hunt.node("disarm").flag("safe") else "NOT CONFIRMED"))
