@@ -171,9 +171,11 @@ def test_call_sites_are_sorted_by_their_heads(show: Show) -> None:
 def test_stacks_open_under_their_call_site(show: Show) -> None:
     page = show(sample())
     lists = page.locator("ol.stack")
+    lists.first.wait_for()
     assert lists.count() == 1  # of the first
     assert lists.first.locator("li.at").inner_text() == "leakydrv!TrackRequest+0x1d"
     page.locator("#site-table summary").nth(1).click()
+    lists.nth(1).wait_for()
     assert lists.count() == 2
     assert lists.nth(1).locator("li").count() == 9
 
