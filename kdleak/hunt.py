@@ -34,6 +34,7 @@ from kdleak.pool_hit_tag import SYMBOL
 from kdleak.rank import rank
 from kdleak.restore import restore
 from kdleak.result import (
+    Budgets,
     DisarmStatus,
     HuntPhase,
     HuntProgress,
@@ -117,10 +118,19 @@ def hunt(
         started_at=wall_clock(),
         frameworks=frameworks,
     )
-    result = hunter.hunt()
+    result = replace(hunter.hunt(), budgets=_budgets(options))
     if owner_of is not None and result.tag is not None:
         result = replace(result, tag_owner=owner_of(result.tag))
     return result
+
+
+def _budgets(options: HuntOptions) -> Budgets:
+    return Budgets(
+        options.max_hits,
+        options.max_seconds,
+        options.max_stopped_share,
+        options.hits_per_second,
+    )
 
 
 class _Hunter:

@@ -676,6 +676,23 @@ class Completeness:
 
 
 @dataclass(frozen=True)
+class Budgets:
+    """What a hunt was allowed to cost.
+
+    Attributes:
+        max_hits: hits after which it ends.
+        max_seconds: seconds after which it ends.
+        max_stopped_share: part of the time the target may stand still; None for no limit.
+        hits_per_second: rate of hits above which is sampled; None for no limit.
+    """
+
+    max_hits: int
+    max_seconds: float
+    max_stopped_share: Optional[float]
+    hits_per_second: Optional[float]
+
+
+@dataclass(frozen=True)
 class HuntResult:
     """Everything a hunt came to; partial results are results.
 
@@ -715,6 +732,7 @@ class HuntResult:
         blamed: what the drivers say about themselves that the foremost call sites are blamed on;
             empty when it was not asked.
         tag_owner: what the user's pooltag.txt says of the tag; None where it says nothing.
+        budgets: what it was allowed to cost; None where that is not known (a log).
     """
 
     target: TargetInfo
@@ -747,6 +765,7 @@ class HuntResult:
     scaling: Optional[Scaling] = None
     blamed: Tuple[ModuleDetails, ...] = ()
     tag_owner: Optional[KnownOwner] = None
+    budgets: Optional[Budgets] = None
 
     @property
     def interrupted(self) -> bool:

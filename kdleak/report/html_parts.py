@@ -249,15 +249,15 @@ def _sampling(hunt: Node) -> List[Tuple[str, str]]:
         if scaling.has("total"):
             words += f"; all call sites: {scaled_words(scaling.node('total'))}"
         rows.append(("Scaled from a sample", f"{words}; times {scaling.number('factor', 1.0):.3g}"))
-    options = hunt.find_node("options")
+    budgets = hunt.find_node("budgets")
     for key, name, shown in (
         ("max_hits", "Hits at most", "{:,g}"),
         ("max_seconds", "Seconds of watching at most", "{:,g}"),
         ("max_stopped_share", "Share of the time stopped at most", "{:.0%}"),
         ("hits_per_second", "Watched in bursts from hits per second", "{:,g}"),
     ):
-        if options is not None and options.has(key):
-            rows.append((name, shown.format(options.number(key))))
+        if budgets is not None and budgets.has(key):
+            rows.append((name, shown.format(budgets.number(key))))
     return rows
 
 

@@ -42,6 +42,7 @@ from kdleak.report.json_values import (
     with_absent,
 )
 from kdleak.result import (
+    Budgets,
     CallSite,
     Check,
     Completeness,
@@ -127,6 +128,9 @@ def hunt_document(result: HuntResult) -> Document:
             series=[_point(point) for point in result.series],
             watched=[[seconds_of(begin), seconds_of(end)] for begin, end in result.watched],
             scaling=_scaling(result.scaling) if result.scaling else _NOT_SCALED,
+            budgets=_budgets(result.budgets)
+            if result.budgets
+            else Absent("not known of this hunt"),
             blamed_modules=blamed_modules(result),
             tag_owner=tag_owner(result),
         ),
@@ -236,6 +240,16 @@ def _scaled(scaled: Scaled) -> Document:
         "bytes": round(scaled.bytes, 1),
         "bytes_within": _interval(scaled.bytes_within, 1),
     }
+
+
+def _budgets(budgets: Budgets) -> Document:
+    no_limit = "no limit was set"
+    return with_absent(
+        max_hits=budgets.max_hits,
+        max_seconds=seconds_of(budgets.max_seconds),
+        max_stopped_share=or_absent(budgets.max_stopped_share, no_limit),
+        hits_per_second=or_absent(budgets.hits_per_second, no_limit),
+    )
 
 
 def _scaling(scaling: Scaling) -> Document:
