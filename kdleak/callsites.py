@@ -59,9 +59,9 @@ class Ledger:
     Args:
         pointer_size: bytes, 4 or 8; tells kernel frames from user frames.
         min_age: seconds beyond which a block still there counts as old. None takes, for each call
-            site, ``OLD_FACTOR`` times the longest life seen there: a multiple of what is normal
-            at that place, whatever is normal there. Where no block was seen freed there is no
-            such measure, and ``LEAST_AGE`` is taken.
+            site, ``OLD_FACTOR`` times the longest life seen there (of many, the second longest):
+            a multiple of what is normal at that place, whatever is normal there. Where no block
+            was seen freed there is no such measure, and ``LEAST_AGE`` is taken.
         frameworks: layers that allocate for others; None for the built-in list.
         by_blame: keep allocations of one place apart that are made on behalf of different
             callers; else each place is one call site.
@@ -191,8 +191,7 @@ class Ledger:
             self._paired += 1
             owner = self._forget(live)
             owner.returned += 1
-            life = max(0.0, hit.at - live[3])
-            owner.longest_life = max(owner.longest_life or 0.0, life)
+            owner.lived(max(0.0, hit.at - live[3]))
             age = self.hits - live[4] if live[4] > self._burst_began else None
             self._bursts.free(live[0], kind, age)
         elif address in self._out_of_sight:
@@ -232,8 +231,8 @@ class Ledger:
         self._end_stretch(now, running)
         self._pauses += 1
         for address, live in list(self._live.items()):
-            longest = self._sites[live[0]].longest_life
-            if longest is not None and now - live[3] <= OLD_FACTOR * longest:
+            usual = self._sites[live[0]].usual_life
+            if usual is not None and now - live[3] <= OLD_FACTOR * usual:
                 del self._live[address]
                 self._forget(live).unwatched += 1
                 self._out_of_sight[address] = live[0]

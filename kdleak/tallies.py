@@ -13,7 +13,10 @@ from kdleak.result import CallSite, Scaled, SeriesPoint
 from kdleak.verdict import Evidence, SiteFacts, judge
 
 OLD_FACTOR = 4.0
-"""A block older than this many times the longest life seen at its site is not merely in use."""
+"""A block older than this many times the usual life at its site is not merely in use."""
+
+MANY_LIVES = 20
+"""Lives seen at a call site from which on its longest one is left out."""
 
 LEAST_AGE = 1.0
 """Seconds a block must have stayed where nothing allocated beside it was ever seen freed."""
@@ -39,8 +42,28 @@ class SiteTally:
     replaced: int = 0
     outstanding: int = 0
     outstanding_bytes: int = 0
+    lives: int = 0
     longest_life: Optional[float] = None
+    second_life: float = 0.0
     stacks: Dict[StackKey, int] = field(default_factory=dict)
+
+    def lived(self, seconds: float) -> None:
+        """Note the life of a block that was seen allocated and freed."""
+        self.lives += 1
+        if self.longest_life is None or seconds > self.longest_life:
+            self.second_life = self.longest_life or 0.0
+            self.longest_life = seconds
+        elif seconds > self.second_life:
+            self.second_life = seconds
+
+    @property
+    def usual_life(self) -> Optional[float]:
+        """How long a block allocated here may live; None when none was seen freed.
+
+        Of many lives the longest one is left out: a debugger or a machine that stalls once
+        stretches the life of whatever is in use just then.
+        """
+        return self.second_life if self.lives >= MANY_LIVES else self.longest_life
 
     def old_beyond(self, min_age: Optional[float]) -> float:
         """Seconds beyond which a block allocated here counts as old.
@@ -50,7 +73,7 @@ class SiteTally:
         """
         if min_age is not None:
             return min_age
-        life = self.longest_life
+        life = self.usual_life
         return LEAST_AGE if life is None else OLD_FACTOR * life
 
     def commonest_stack(self) -> StackKey:
@@ -113,7 +136,7 @@ def finished_site(
         replaced=tally.replaced,
         outstanding=tally.outstanding,
         outstanding_old=aged.old,
-        longest_life=tally.longest_life,
+        longest_life=tally.usual_life,
         outstanding_old_bytes=aged.old_bytes,
         min_age=min_age,
         least_age=tally.old_beyond(min_age),

@@ -260,3 +260,14 @@ def test_a_hunt_that_knows_no_address_scales_nothing() -> None:
     (site,) = ledger.sites(10.0, 0.5, Whole(30.0, 4000, 0))
     assert site.scaled is None
     assert ledger.scaling(Whole(30.0, 4000, 0)) is None
+
+
+@pytest.mark.parametrize(("blocks", "min_age"), [(10, 4.0), (40, 0.04)])
+def test_one_stall_does_not_stretch_what_is_usual(blocks: int, min_age: float) -> None:
+    events = []
+    for n in range(1, blocks + 1):
+        life = 1.0 if n == blocks // 2 else 0.01
+        events += [(0.1 * n, "+", n), (0.1 * n + life, "-", n)]
+    site = booked(events, 10.0)
+    assert site.longest_life == pytest.approx(1.0)
+    assert site.min_age == pytest.approx(min_age)
