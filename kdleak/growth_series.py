@@ -22,6 +22,10 @@ FIRST_SPACING = 0.001
 FEWEST_POINTS = 8
 """Points below which a series has no shape."""
 
+FEWEST_BLOCKS = 5
+"""Most blocks outstanding below which there is no shape."""
+
+_MANY_ALLOCS = 20  # allocations of which hardly any was ever outstanding: that is flat
 _FULL = 0.9  # a cache counts as filled when it holds that part of the most it ever held
 _LATEST_FILLED = 0.8  # part of the watch after which no flat stretch is long enough to be seen
 _CHANCE = 1e-4  # chance of a flat stretch if growth had gone on as before
@@ -119,10 +123,12 @@ def shape_of(points: Sequence[SeriesPoint]) -> Shape:
     before: a leak that comes in bursts pauses, too.
     """
     values = [point.outstanding for point in points]
-    if len(values) < FEWEST_POINTS or max(values) < 1:
+    if len(values) < FEWEST_POINTS:
         return NO_SHAPE
+    if max(values) < FEWEST_BLOCKS:
+        return NO_SHAPE if points[-1].allocs < _MANY_ALLOCS else Shape(SiteGrowth.FLAT)
     most, end = max(values), values[-1]
-    if _deepest_fall(values) >= max(2.0, most * _FELL):
+    if _deepest_fall(values) >= most * _FELL:
         return Shape(SiteGrowth.UP_AND_DOWN)
     filled = next(index for index, value in enumerate(values) if value >= most * _FULL)
     last = len(values) - 1
@@ -138,8 +144,6 @@ def shape_of(points: Sequence[SeriesPoint]) -> Shape:
         if chance < _CHANCE and last - filled >= _QUIET * pause:
             at = points[filled].at
             return Shape(SiteGrowth.LEVELLED_OFF, at, points[-1].at - at, late)
-    if end <= max(1.0, most * (1 - _FELL)):
-        return Shape(SiteGrowth.FLAT)
     return Shape(SiteGrowth.GREW)
 
 

@@ -339,7 +339,7 @@ class SiteGrowth(enum.Enum):
     UP_AND_DOWN = "up and down"
     """It fell back by half or more on the way."""
     FLAT = "flat"
-    """It ended about where it began."""
+    """Of many blocks hardly any was outstanding at any moment."""
     TOO_FEW = "too few"
     """Too few moments or blocks to say."""
 

@@ -129,10 +129,12 @@ def test_sawtooth_drain_and_flat() -> None:
     assert shape_of(points(sawtooth)).growth is SiteGrowth.UP_AND_DOWN
     assert shape_of(points(drain)).growth is SiteGrowth.UP_AND_DOWN
     assert shape_of(points(slow_drain)).growth is SiteGrowth.LEVELLED_OFF
-    assert shape_of(points([0] + [1] * 59 + [0])).growth is SiteGrowth.FLAT
+    few = points([at % 5 for at in range(61)], lambda at: 3 * at)
+    assert shape_of(few).growth is SiteGrowth.FLAT
 
 
 def test_too_few_points_or_blocks_say_nothing() -> None:
     assert shape_of([]).growth is SiteGrowth.TOO_FEW
     assert shape_of(points(list(range(7)))).growth is SiteGrowth.TOO_FEW
     assert shape_of(points([0] * 60)).growth is SiteGrowth.TOO_FEW
+    assert shape_of(points([0] + [4] * 59)).growth is SiteGrowth.TOO_FEW
