@@ -62,7 +62,7 @@ def with_details(result: HuntResult, engine: Engine) -> HuntResult:
     before = engine.requests
     try:
         details = read_details(engine, [site.blame.address for site in modules_of])
-    except (KeyboardInterrupt, KdleakError):
+    except (KeyboardInterrupt, SystemExit, KdleakError):
         return result
     completeness = replace(
         result.completeness,

@@ -68,3 +68,22 @@ def test_bad_lines_are_told(in_process, tmp_path):
     code, _, err = in_process("hunt", "-k", "net:port=1,key=1.2.3.4", "--frameworks", bad)
     assert code == 2
     assert "line 2" in err
+
+
+def test_scenarios_of_the_practice_command(in_process, tmp_path):
+    code, out, _ = in_process(
+        "practice", "--scenario", "cache", "--dump", tmp_path / "x.dmp", "--ticks", 300,
+        "--memory", 16, "--json",
+    )  # fmt: skip
+    assert code == 0
+    books = {
+        site["function"]: site
+        for site in json.loads(out)["ground_truth"]
+        if site["tag"] == "Warm" and site["allocs"]
+    }
+    assert list(books) == ["AddEntry"]
+    assert books["AddEntry"]["module"] == "cachedrv"
+    assert books["AddEntry"]["outstanding"] == 200
+    code, _, err = in_process("practice", "--scenario", "nonsense", "--serial", "tcp:1")
+    assert code == 2
+    assert "frameworks" in err
