@@ -289,7 +289,7 @@ def flame(page: Markup) -> None:
         '<button type="button" id="flame-reset" disabled>Reset zoom</button>'
         '<span id="flame-found" role="status"></span></div>'
         '<div id="flame-graph" role="tree" aria-label="Flame graph of call stacks"></div>'
-        '<p id="flame-detail" class="detail" aria-live="polite"></p>'
+        '<p id="flame-detail" class="detail"></p>'
         '<details id="flame-table"><summary>The same as a table</summary></details>'
     )
     page.close()
