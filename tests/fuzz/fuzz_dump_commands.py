@@ -66,7 +66,7 @@ _HARMLESS = frozenset(
     {
         *("module name", "exports", "imports", "IAT", "unwind", "unwind codes", "debug", "RSDS"),
         *("code", "pool header", "pool block", "comment", "big pages", "module entry"),
-        *("PE header", "KDBG", "KDBG field", "module list head", "variable"),
+        *("header", "data", "PE header", "KDBG", "KDBG field", "module list head", "variable"),
     }
 )
 """Kinds of structures that are no figures of tags: damaged, they must not change one silently."""
