@@ -73,7 +73,7 @@ def test_bad_lines_are_told(in_process, tmp_path):
 def test_scenarios_of_the_practice_command(in_process, tmp_path):
     code, out, _ = in_process(
         "practice", "--scenario", "cache", "--dump", tmp_path / "x.dmp", "--ticks", 300,
-        "--memory", 16, "--json",
+        "--workload", "population=5", "--json",
     )  # fmt: skip
     assert code == 0
     books = {
