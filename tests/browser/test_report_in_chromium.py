@@ -146,6 +146,18 @@ def test_the_graph_is_there_as_a_table(show: Show) -> None:
     assert row.inner_text().split() == ["6", "leakydrv!TrackRequest+0x1d", "6,000", "60", "71"]
 
 
+def test_tables_can_be_read_on_a_small_screen(show: Show, artefacts: Path) -> None:
+    page = show(branching(), width=PHONE)
+    page.locator("#flame-table summary").click()
+    caption = page.locator("caption").bounding_box()
+    assert caption is not None
+    assert caption["width"] > 200
+    assert caption["height"] < 60
+    for cell in page.locator("#flame-table td, #site-table tr:first-child td").all():
+        assert cell.get_attribute("data-label")
+    page.locator("#flame-table").screenshot(path=artefacts / "flame-table-400.png")
+
+
 def first_names(page: Page) -> list[str]:
     return [str(text) for text in page.locator(".site-name").all_inner_texts()]
 

@@ -281,8 +281,9 @@
       nodes.slice(1, 1001).forEach((node) => {
         const row = make("tr"), name = make("th", node.name, "mono");
         name.scope = "row";
-        row.append(make("td", String(node.depth), "n"), name);
-        node.weights.forEach((one) => row.append(make("td", number(one), "n")));
+        const cells = [node.depth, ...node.weights].map((one) => make("td", number(one), "n"));
+        ["Level", ...data.weights].forEach((title, i) => { cells[i].dataset.label = title; });
+        row.append(cells.shift(), name, ...cells);
         body.append(row);
       });
       table.append(rows);
