@@ -399,6 +399,8 @@ class Ledger:
             figures = site.outstanding, site.outstanding_bytes, site.allocs
             series = self._series.series(site.key, now, figures)
         stack = self._stacks[site.commonest_stack()].stack
+        if not site.allocs:
+            scaler = None
         return finished_site(
             site,
             stack,
@@ -407,7 +409,8 @@ class Ledger:
             evidence,
             min_age=self._min_age,
             series=series,
-            scaled=scaler.of(site.key) if scaler is not None and site.allocs else None,
+            scaled=scaler.of(site.key) if scaler is not None else None,
+            share=scaler.share_of(site.key) if scaler is not None else None,
         )
 
     def _ordered(self) -> List[SiteTally]:

@@ -476,8 +476,9 @@ class CallSite:
         oldest_age: seconds since the oldest outstanding block was allocated, at the end of the
             watch; None without one.
         median_age: their median age in seconds; None without one.
-        share_staying: 95 % interval (Wilson) of the share of blocks allocated here that were not
-            freed while watched; None when the fate of none is known.
+        share_staying: 95 % interval of the share of blocks allocated here that were not freed
+            while watched (Wilson; of a sampled hunt that of ``scaled``); None when the fate of
+            none is known.
         growth: how ``outstanding`` moved while watched.
         series: ``outstanding`` at moments evenly spaced over the time watched, first 0, last the
             end; at most 66 of them.

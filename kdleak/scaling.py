@@ -325,6 +325,18 @@ class Scaler:
         size, size_within = self._estimate(site, site.bytes, curve, excess, (mean, charged))
         return Scaled(blocks, blocks_within, size, size_within)
 
+    def share_of(self, address: int) -> Optional[Interval]:
+        """95 % interval of the part of a call site's blocks that stays, 0 to 1."""
+        scaled = self.of(address)
+        if scaled is None:
+            return None
+        allocs = self._sites[address].allocs * self.factor
+        low, high = (
+            min(1.0, max(0.0, end / allocs))
+            for end in (scaled.blocks_within.low, scaled.blocks_within.high)
+        )
+        return Interval(low, high)
+
     def _estimate(
         self,
         site: _Site,

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Tuple
 
 from kdleak.blame import Blame
-from kdleak.confidence import wilson
 from kdleak.growth_series import shape_of
 from kdleak.model import Frame, Stack
-from kdleak.result import CallSite, Scaled, SeriesPoint
+from kdleak.result import CallSite, Interval, Scaled, SeriesPoint
 from kdleak.verdict import Evidence, SiteFacts, judge
 
 OLD_FACTOR = 4.0
@@ -113,6 +112,7 @@ def finished_site(
     min_age: Optional[float],
     series: Tuple[SeriesPoint, ...],
     scaled: Optional[Scaled],
+    share: Optional[Interval],
 ) -> CallSite:
     """A call site with its judgement.
 
@@ -125,6 +125,7 @@ def finished_site(
         min_age: seconds the user gave; None for automatic.
         series: how its outstanding blocks moved.
         scaled: its figures for the whole of a sampled hunt.
+        share: the part of its blocks that stays, in a sampled hunt.
     """
     shape = shape_of(series)
     facts = SiteFacts(
@@ -141,6 +142,7 @@ def finished_site(
         min_age=min_age,
         least_age=tally.old_beyond(min_age),
         shape=shape,
+        share=share,
     )
     judgement, sentence = judge(facts, evidence)
     return CallSite(
@@ -168,7 +170,7 @@ def finished_site(
         min_age=tally.old_beyond(min_age),
         oldest_age=max(aged.ages, default=None),
         median_age=_median(aged.ages),
-        share_staying=wilson(tally.outstanding, facts.known),
+        share_staying=facts.share_staying,
         growth=shape.growth,
         series=series,
         scaled=scaled,

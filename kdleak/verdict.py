@@ -24,7 +24,7 @@ from typing import Optional, Sequence, Tuple
 from kdleak.confidence import wilson
 from kdleak.growth_series import NO_SHAPE, Shape
 from kdleak.model import Pool
-from kdleak.result import CallSite, Judgement, Pairing, SiteGrowth, TagGrowth
+from kdleak.result import CallSite, Interval, Judgement, Pairing, SiteGrowth, TagGrowth
 
 MIN_SAMPLE = 5
 """Blocks of known fate below which a call site is neither accused nor cleared."""
@@ -47,6 +47,8 @@ class SiteFacts:
         min_age: seconds the user gave beyond which a block is old; None for automatic.
         least_age: seconds beyond which a block of this site is old.
         shape: how ``outstanding`` moved.
+        share: 95 % interval of the share of blocks that stays, where the hunt was sampled; None
+            where ``outstanding`` of ``known`` tells it.
     """
 
     allocs: int
@@ -62,6 +64,12 @@ class SiteFacts:
     min_age: Optional[float] = None
     least_age: float = 0.0
     shape: Shape = NO_SHAPE
+    share: Optional[Interval] = None
+
+    @property
+    def share_staying(self) -> Optional[Interval]:
+        """95 % interval of the share of blocks that stays; None when no fate is known."""
+        return self.share if self.share is not None else wilson(self.outstanding, self.known)
 
     @property
     def known(self) -> int:
@@ -176,7 +184,7 @@ def _judge_growth(facts: SiteFacts) -> Tuple[Judgement, str]:
 
 def _confidence(facts: SiteFacts) -> str:
     """The ratio of allocations to frees, and how well the sample tells it."""
-    interval = wilson(facts.outstanding, facts.known)
+    interval = facts.share_staying
     if interval is None:
         return "no block was followed"
     return (
@@ -187,7 +195,7 @@ def _confidence(facts: SiteFacts) -> str:
 
 def _at_most(facts: SiteFacts) -> str:
     """What the sample cannot rule out."""
-    interval = wilson(facts.outstanding, facts.known)
+    interval = facts.share_staying
     if interval is None or facts.known < MIN_SAMPLE:
         return ""
     return f" (at most {interval.high:.1%} stay, 95 % confidence)"

@@ -161,9 +161,16 @@ def test_the_error_bars_are_of_use(sampled):
             assert 0.05 * value < value - interval.low == pytest.approx(interval.high - value)
             assert value - interval.low < 0.3 * value
         assert clone.blocks_within.high < leak.blocks_within.low / 10
+        share = run.site("TrackRequest").share_staying
+        assert 0.25 < share.low < share.high < 0.55
         total = run.result.scaling.total
         net = sum(site.outstanding for site in run.books.values())
         assert within(net, total.blocks_within)
+
+
+def test_the_share_that_stays_is_that_of_the_driver(sampled):
+    held = [within(0.4, run.site("TrackRequest").share_staying) for run in sampled]
+    assert sum(held) >= 5  # LeakPermille is 400
 
 
 def test_the_leak_of_a_sampled_tag_is_accused_and_nobody_else(sampled):

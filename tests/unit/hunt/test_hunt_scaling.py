@@ -152,7 +152,9 @@ def test_intervals_hold_the_truth(counters: bool, stays: float, kept: int) -> No
             assert scaled.blocks_within.low <= scaled.blocks <= scaled.blocks_within.high
             held += inside(scaled, tag.outstanding[place], 64 * place)
         if stays == 0.4 and kept == 3:
-            scaled = scaled_of(scaler, 1)
+            scaled, share = scaled_of(scaler, 1), scaler.share_of(1)
+            assert share is not None
+            assert 0 < share.low < share.high < 1
             assert scaled.blocks_within.high - scaled.blocks < 0.6 * scaled.blocks
             assert scaler.scaling().total.blocks == pytest.approx(scaled.blocks, rel=0.2)
     assert sum(held) >= 0.9 * len(held)  # two figures of a call site miss together
