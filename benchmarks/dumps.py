@@ -65,7 +65,7 @@ with ntoseye.attach(backend="dmp", connect=sys.argv[1]) as debugger:
     "kdleak: find " + TAG: """
 import sys, time
 from kdleak.engine.dump import open_dump_engine
-from kdleak.nt.block_search import search_blocks
+from kdleak.nt.blocks.search import search_blocks
 from kdleak.tags import PoolTag
 tag = PoolTag.parse("Leak")
 with open_dump_engine(sys.argv[1]) as engine:

@@ -2,7 +2,7 @@
 
 The pages are chains of blocks of random sizes with fifty tags, as a kernel without the segment
 heap has them, and the same pages as single headers (PreviousSize 0), as newer kernels have them.
-``plain_scan`` is what ``kdleak.nt.pool_scan`` does, one header after the other; the results are
+``plain_scan`` is what ``kdleak.nt.blocks.scan`` does, one header after the other; the results are
 compared. Figures are those of this machine.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from kdleak.errors import MemoryUnreadable, SymbolNotFound
 from kdleak.found import BlockSearch
-from kdleak.nt.block_search import search_blocks
+from kdleak.nt.blocks.search import search_blocks
 from kdleak.tags import PoolTag
 
 PAGE = 0x1000

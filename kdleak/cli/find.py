@@ -15,7 +15,7 @@ from kdleak.cli.target_options import DUMP, TargetOptions, choose_target, target
 from kdleak.engine.base import Engine
 from kdleak.errors import ExitCode, KdleakError, UnsupportedTarget, UsageError
 from kdleak.model import Pool, PoolSnapshot, TagUsage
-from kdleak.nt.block_search import DEFAULT_LIMIT, search_blocks
+from kdleak.nt.blocks.search import DEFAULT_LIMIT, search_blocks
 from kdleak.report.find_json import find_json
 from kdleak.report.find_text import render_find
 from kdleak.tags import PoolTag

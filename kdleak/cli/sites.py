@@ -17,7 +17,7 @@ from kdleak.cli.target_options import DUMP, TargetOptions, choose_target, target
 from kdleak.errors import ExitCode, UsageError
 from kdleak.model import Module
 from kdleak.nt.memory import MemoryReader
-from kdleak.nt.tag_sites import DEFAULT_LIMIT, code_size, require_disassembler, search_sites
+from kdleak.nt.sites.search import DEFAULT_LIMIT, code_size, require_disassembler, search_sites
 from kdleak.report.sites_json import sites_json
 from kdleak.report.sites_subject import SitesSubject
 from kdleak.report.sites_text import render_sites

@@ -9,7 +9,7 @@ from kdleak.model import StopKind
 
 if TYPE_CHECKING:
     from kdleak.engine.native import NativeEngine
-    from kdleak.nt.symbol_server import SymbolFetcher
+    from kdleak.nt.fetching.server import SymbolFetcher
 
 
 def with_stores(symbol_path: str, *, fetch: bool) -> str:
@@ -42,7 +42,7 @@ def open_fetcher(symbol_path: str, narrate: Callable[[str], None]) -> SymbolFetc
     Raises:
         MissingDependency: requests or purepdb is not installed.
     """
-    from kdleak.nt.symbol_server import SymbolFetcher  # noqa: PLC0415 - heavy, needs extras
+    from kdleak.nt.fetching.server import SymbolFetcher  # noqa: PLC0415 - heavy, needs extras
 
     return SymbolFetcher(symbol_path, narrate=narrate)
 

@@ -29,7 +29,7 @@ from kdleak.windbg.session import (
 
 if TYPE_CHECKING:
     from kdleak.engine.native import NativeEngine
-    from kdleak.nt.symbol_server import SymbolFetcher
+    from kdleak.nt.fetching.server import SymbolFetcher
 
 NATIVE = "native"
 """Name of our own engine among those of ``--engine``."""

@@ -93,7 +93,7 @@ def _closely(
         return tuple(TagDetail(one, owner(one.tag), gaps=(_TOO_LITTLE,)) for one in usages)
     sites, no_sites = _sites(engine, [one.tag for one in usages])
     details: List[TagDetail] = []
-    importlib.import_module("kdleak.nt.block_search")  # numpy takes its time, which is not theirs
+    importlib.import_module("kdleak.nt.blocks.search")  # numpy takes its time, which is not theirs
     began = clock()
     for done, usage in enumerate(usages, start=1):
         # Every tag gets its share, and what the ones before it left over.
@@ -106,7 +106,7 @@ def _closely(
 
 def _sites(engine: DumpEngine, tags: Sequence[PoolTag]) -> Tuple[Dict[PoolTag, SiteSearch], str]:
     """The code that asks for each tag, and why it was not searched."""
-    from kdleak.nt.tag_sites import search_sites_of  # noqa: PLC0415 - capstone
+    from kdleak.nt.sites.search import search_sites_of  # noqa: PLC0415 - capstone
 
     if not tags:
         return {}, ""
@@ -132,7 +132,7 @@ def _blocks(
     clock: Callable[[], float],
 ) -> Tuple[Optional[BlockSearch], str]:
     """The blocks of a tag, and why they were not searched."""
-    from kdleak.nt.block_search import search_blocks  # noqa: PLC0415 - numpy
+    from kdleak.nt.blocks.search import search_blocks  # noqa: PLC0415 - numpy
 
     if engine.memory is None:
         return None, _TOO_LITTLE

@@ -49,12 +49,12 @@ from kdleak.model import (
     TargetInfo,
 )
 from kdleak.nt.kdbg import DebuggerData
-from kdleak.nt.kernel_space import choose_space
+from kdleak.nt.places.pool_places import PoolPlaces
 from kdleak.nt.pool import PoolTagTables
-from kdleak.nt.pool_places import PoolPlaces
+from kdleak.nt.space.kernel_space import choose_space
+from kdleak.nt.space.virtual import VirtualMemory
 from kdleak.nt.symbol_path import parse_symbol_path
 from kdleak.nt.symbols import PdbFetcher, SymbolLoader
-from kdleak.nt.virtual import VirtualMemory
 from kdleak.tags import PoolTag
 
 if TYPE_CHECKING:

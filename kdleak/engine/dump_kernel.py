@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from kdleak.errors import MemoryUnreadable, SymbolNotFound
 from kdleak.model import Module
-from kdleak.nt.image_data import ImageData
 from kdleak.nt.kdbg import (
     OWNER_TAG,
     DebuggerData,
@@ -25,6 +24,7 @@ from kdleak.nt.kdbg import (
 from kdleak.nt.memory import PAGE_SIZE, MemoryReader, read_pointer
 from kdleak.nt.modules import read_module_list
 from kdleak.nt.pe import Image, read_image, read_pdb_identity
+from kdleak.nt.places.image_data import ImageData
 
 if TYPE_CHECKING:
     from kdleak.dump.header import DumpHeader

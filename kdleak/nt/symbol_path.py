@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kdleak.nt.fetching.names import is_safe_file_name
 from kdleak.nt.pe import PdbIdentity
-from kdleak.nt.symbol_names import is_safe_file_name
 
 _MAXIMUM_ELEMENTS = 256
 _MAXIMUM_STORES = 16

@@ -10,11 +10,11 @@ from typing import Protocol
 
 from kdleak.errors import MissingDependency, SymbolNotFound
 from kdleak.model import Module, Symbolized, SymbolKind
+from kdleak.nt.fetching.names import masked
 from kdleak.nt.memory import MemoryReader
 from kdleak.nt.names import preference
 from kdleak.nt.pdb import PdbSymbol, PdbUnreadableError, read_pdb
 from kdleak.nt.pe import Image, PdbIdentity, read_exports, read_image, read_pdb_identity
-from kdleak.nt.symbol_names import masked
 from kdleak.nt.symbol_path import Place, PlaceKind, find_pdb_files
 
 _MAXIMUM_MISMATCHES = 8  # files with the right name that are opened before giving up

@@ -15,7 +15,7 @@ from kdleak.cli.target_options import practice_symbols
 from kdleak.engine.dump import DumpEngine, open_dump_engine
 from kdleak.found import BlockState
 from kdleak.model import TagUsage
-from kdleak.nt.block_search import search_blocks
+from kdleak.nt.blocks.search import search_blocks
 from kdleak.nt.kdbg import FIELDS as KDBG_FIELDS
 from kdleak.tags import PoolTag
 from tests.dump_files.build_header import FIELDS as HEADER_FIELDS

@@ -37,8 +37,8 @@ from kdleak.errors import KdleakError
 from kdleak.found import BlockSearch
 from kdleak.hunt_options import RankOptions
 from kdleak.model import PoolSnapshot, TagUsage
-from kdleak.nt.block_search import search_blocks
-from kdleak.nt.tag_sites import search_sites
+from kdleak.nt.blocks.search import search_blocks
+from kdleak.nt.sites.search import search_sites
 from kdleak.rank import rank
 from kdleak.report.diff_json import diff_json
 from kdleak.report.diff_text import render_diff

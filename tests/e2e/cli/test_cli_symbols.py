@@ -15,7 +15,7 @@ from symbol_web_fakes import IMAGES, identity_of, symbol_server
 from kdleak.cli.target_options import DUMP, TargetOptions, choose_target
 from kdleak.engine.dump import open_dump_engine
 from kdleak.errors import SymbolNotFound, UsageError
-from kdleak.nt.symbol_server import SymbolFetcher
+from kdleak.nt.fetching.server import SymbolFetcher
 
 DUMP_FILE = Path(__file__).parents[3] / "samples" / "dumps" / "early.dmp"
 NET = "net:port=50777,key=1.2.3.4"

@@ -9,7 +9,7 @@ import pytest
 
 from kdleak.cli.target_options import practice_symbols
 from kdleak.engine.dump import open_dump_engine
-from kdleak.nt.block_search import search_blocks
+from kdleak.nt.blocks.search import search_blocks
 from kdleak.tags import PoolTag
 
 SAMPLES = Path(__file__).parents[3] / "samples" / "dumps"

@@ -16,8 +16,8 @@ from nt_fakes import FakeSymbols
 from pool_fakes import PagedMemory, SegmentHeapMachine
 
 from benchmarks.dumps_find import BASE, PAGE, TAG, plain_scan, search
-from kdleak.nt.block_contents import MOST_STRINGS, strings_in
-from kdleak.nt.block_search import search_blocks
+from kdleak.nt.blocks.contents import MOST_STRINGS, strings_in
+from kdleak.nt.blocks.search import search_blocks
 
 BUILDS = [2600, 3790, 7601, 10240, 17763, 22621, 26100]
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from paging_ram import PAGE, ZERO, Ram, frames_of, walk
 
 from kdleak.nt.kdbg import EncodingKeys
-from kdleak.nt.paging import LAYOUTS, PagingMode
-from kdleak.nt.virtual import VirtualMemory
+from kdleak.nt.space.paging import LAYOUTS, PagingMode
+from kdleak.nt.space.virtual import VirtualMemory
 
 MODES = st.sampled_from(list(PagingMode))
 WORD = st.integers(0, (1 << 64) - 1)

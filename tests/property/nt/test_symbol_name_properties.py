@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdleak.nt.symbol_names import (
+from kdleak.nt.fetching.names import (
     below,
     host_of,
     is_foreign_path,

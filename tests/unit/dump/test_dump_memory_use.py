@@ -11,7 +11,7 @@ import pytest
 
 from kdleak.dump.file import DumpFile, open_dump
 from kdleak.errors import TargetError
-from kdleak.nt.page_source import PageSource
+from kdleak.nt.space.page_source import PageSource
 from tests.dump_files.build_header import build_header, place_runs
 from tests.dump_files.build_memory import full_dump, page_of
 

@@ -17,7 +17,7 @@ from kdleak.errors import (
     UnsupportedTarget,
 )
 from kdleak.model import Architecture, StopKind, SymbolKind
-from kdleak.nt.pool_places import Way
+from kdleak.nt.places.pool_places import Way
 from kdleak.tags import PoolTag
 from tests.dump_files.build_header import build_header
 from tests.dump_files.build_triage import triage_dump

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from kdleak.errors import MemoryUnreadable
-from kdleak.nt.paging import PagingMode
+from kdleak.nt.space.paging import PagingMode
 
 PAGE = 0x1000
 ZERO = "zeros"

@@ -14,7 +14,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from kdleak.errors import MemoryUnreadable, SymbolNotFound
 from kdleak.found import SiteSearch
 from kdleak.model import Architecture, Module, Symbolized, SymbolKind
-from kdleak.nt.tag_sites import search_sites
+from kdleak.nt.sites.search import search_sites
 from kdleak.tags import PoolTag
 
 SOURCES = Path(__file__).parent / "site_sources"

@@ -13,7 +13,7 @@ from pool_fakes import NONPAGED, PAGE, TAG, PagedMemory, SegmentHeapMachine, cha
 from kdleak.errors import MissingDependency
 from kdleak.found import BlockSource, BlockState, SizeClass
 from kdleak.model import Module, Pool, PoolCounters, Symbolized, SymbolKind, TagUsage
-from kdleak.nt.block_search import search_blocks
+from kdleak.nt.blocks.search import search_blocks
 from kdleak.tags import PoolTag
 
 LEAK = PoolTag(TAG)
@@ -316,7 +316,7 @@ class TestBigPages:
         assert found.complete
 
     def test_more_sizes_than_any_tag_has(self, monkeypatch):
-        monkeypatch.setattr("kdleak.nt.block_tally.MOST_SIZES", 3)
+        monkeypatch.setattr("kdleak.nt.blocks.tally.MOST_SIZES", 3)
         target = Target(WIN11)
         rows = [big_row(self.A + n * 0x10000, 0x1000 * n, 0x200 << 8) for n in range(1, 6)]
         target.add_big_table(rows)

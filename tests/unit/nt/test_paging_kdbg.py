@@ -15,8 +15,8 @@ from kdleak.nt.kdbg import (
     find_debugger_data,
     scan_debugger_data,
 )
-from kdleak.nt.paging import PagingMode
-from kdleak.nt.virtual import VirtualMemory
+from kdleak.nt.space.paging import PagingMode
+from kdleak.nt.space.virtual import VirtualMemory
 
 KEYS = EncodingKeys(0x0123_4567_89AB_CDEF, 0xFEDC_BA98_7654_3210, 0xFFFFF803_1A2B3C40)
 AT = 0xFFFFF803_1A2B0000

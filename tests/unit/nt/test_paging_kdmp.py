@@ -11,9 +11,9 @@ from kdleak.dump.file import open_dump
 from kdleak.dump.kind import DumpKind
 from kdleak.dump.writer import WriterHeader, write_dump
 from kdleak.nt.kdbg import EncodingKeys, decode_debugger_data, find_debugger_data
-from kdleak.nt.kernel_space import choose_space
-from kdleak.nt.paging import PagingMode
-from kdleak.nt.virtual import VirtualMemory
+from kdleak.nt.space.kernel_space import choose_space
+from kdleak.nt.space.paging import PagingMode
+from kdleak.nt.space.virtual import VirtualMemory
 from kdleak.practice.crash import DataBlock, dump_machine, run_until_crash
 from kdleak.practice.machine import PracticeMachine
 

@@ -7,8 +7,8 @@ from paging_ram import Ram, frames_of, walk
 
 from kdleak.errors import MemoryUnreadable
 from kdleak.model import Architecture
-from kdleak.nt import virtual
-from kdleak.nt.paging import (
+from kdleak.nt.space import virtual
+from kdleak.nt.space.paging import (
     PagingMode,
     SoftwareState,
     canonical,
@@ -18,7 +18,7 @@ from kdleak.nt.paging import (
     paging_modes,
     software_state,
 )
-from kdleak.nt.virtual import LARGEST_READ, VirtualMemory
+from kdleak.nt.space.virtual import LARGEST_READ, VirtualMemory
 
 BIG = 1 << 35
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from paging_ram import PAGE, Ram, frames_of
 
-from kdleak.nt import page_scan
-from kdleak.nt.paging import PagingMode
-from kdleak.nt.virtual import VirtualMemory
+from kdleak.nt.space import page_scan
+from kdleak.nt.space.paging import PagingMode
+from kdleak.nt.space.virtual import VirtualMemory
 
 BASE = 0xFFFFF800_00000000
 

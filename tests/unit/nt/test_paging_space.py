@@ -11,9 +11,9 @@ from paging_ram import PAGE, Ram, header_of
 
 from kdleak.errors import MissingDependency, TargetError
 from kdleak.model import Architecture
-from kdleak.nt.kernel_space import choose_space, find_self_maps, prove_space
-from kdleak.nt.paging import PagingMode
-from kdleak.nt.virtual import VirtualMemory
+from kdleak.nt.space.kernel_space import choose_space, find_self_maps, prove_space
+from kdleak.nt.space.paging import PagingMode
+from kdleak.nt.space.virtual import VirtualMemory
 
 MACHINES = {
     PagingMode.X86: 0x14C,
@@ -225,7 +225,7 @@ def test_without_numpy_nothing_is_searched(monkeypatch):
     monkeypatch.setitem(sys.modules, "numpy", None)
     assert choose_space(ram).remarks == []
     assert find_self_maps(ram, PagingMode.X64) == []
-    monkeypatch.delitem(sys.modules, "kdleak.nt.page_scan", raising=False)
+    monkeypatch.delitem(sys.modules, "kdleak.nt.space.page_scan", raising=False)
     memory = VirtualMemory(ram, PagingMode.X64, ROOT, 8)
     with pytest.raises(MissingDependency, match="numpy is not installed"):
         memory.batches(0, 1)

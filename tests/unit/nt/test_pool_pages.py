@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from pool_fakes import NONPAGED, PAGE, TAG, chain_page, header
 
-from kdleak.nt.pool_pages import (
+from kdleak.nt.blocks.pool_pages import (
     chained_pages as chained_rows,
 )
-from kdleak.nt.pool_pages import (
+from kdleak.nt.blocks.pool_pages import (
     find_headers,
     inside_page,
     is_paged,

@@ -9,8 +9,8 @@ import pytest
 from kdleak.errors import KdleakError, SymbolNotFound
 from kdleak.nt.kdbg import FIELDS, DebuggerData
 from kdleak.nt.memory import read_pointer
+from kdleak.nt.places.pool_places import PoolPlaces, Way
 from kdleak.nt.pool import PoolTagTables
-from kdleak.nt.pool_places import PoolPlaces, Way
 from kdleak.tags import PoolTag
 from tests.dump_files.built_kernel import PAGE, VERSIONS, BuiltKernel
 

@@ -8,8 +8,8 @@ from kdleak.errors import MemoryUnreadable, SymbolNotFound
 from kdleak.nt.kdbg import find_debugger_data
 from kdleak.nt.memory import read_pointer
 from kdleak.nt.pe import read_image
+from kdleak.nt.places.pool_places import PoolPlaces, Way
 from kdleak.nt.pool import PoolTagTables
-from kdleak.nt.pool_places import PoolPlaces, Way
 from kdleak.practice.images import BUILDS
 from kdleak.practice.machine import PracticeMachine
 

@@ -10,10 +10,10 @@ from pool_fakes import PAGE, TAG, PagedMemory, SegmentHeapMachine, header
 
 from kdleak.errors import MemoryUnreadable
 from kdleak.model import Module
-from kdleak.nt.pool_state_search import find_pool_state
-from kdleak.nt.segment_heap import SegmentHeaps, read_subsegment
-from kdleak.nt.segment_heap_layout import segment_heap_candidates
-from kdleak.nt.subsegments import (
+from kdleak.nt.blocks.pool_state_search import find_pool_state
+from kdleak.nt.blocks.segment_heap import SegmentHeaps, read_subsegment
+from kdleak.nt.blocks.segment_heap_layout import segment_heap_candidates
+from kdleak.nt.blocks.subsegments import (
     ALLOCATED,
     FREE,
     NOT_A_CHUNK,
@@ -127,7 +127,7 @@ class TestFinding:
         assert heaps(built, 22621).places == ()
 
     def test_a_list_longer_than_any_is_cut(self, monkeypatch):
-        monkeypatch.setattr("kdleak.nt.segment_heap.MAXIMUM_SEGMENTS", 2)
+        monkeypatch.setattr("kdleak.nt.blocks.segment_heap.MAXIMUM_SEGMENTS", 2)
         built = machine(22621, 8)
         others = [built.segment + (number << 20) for number in range(1, 4)]
         built.link([built.segment, *others])

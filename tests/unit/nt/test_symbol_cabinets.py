@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from symbol_web_fakes import CONTENT, IDENTITY, PACKED, PLACE, symbol_server
 
-from kdleak.nt import cabinet
-from kdleak.nt.symbol_server import SymbolFetcher
+from kdleak.nt.fetching import cabinet
+from kdleak.nt.fetching.server import SymbolFetcher
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has a tool of its own")
 

@@ -22,9 +22,9 @@ from symbol_web_fakes import (
 )
 
 from kdleak.errors import MissingDependency
+from kdleak.nt.fetching.http import FetchLimits, TransferError
+from kdleak.nt.fetching.server import SymbolFetcher
 from kdleak.nt.pe import PdbIdentity
-from kdleak.nt.symbol_http import FetchLimits, TransferError
-from kdleak.nt.symbol_server import SymbolFetcher
 
 QUICK = FetchLimits(connect=1.0, read=0.2, total=2.0, size=8 << 20, redirects=3, pause=0.0)
 KEPT = ("leakydrv.pdb", IDENTITY.key, "leakydrv.pdb")
@@ -540,7 +540,7 @@ def test_a_proxy_is_used_and_its_password_not_shown(server, tmp_path, monkeypatc
 @pytest.mark.parametrize("package", ["requests", "purepdb"])
 def test_a_missing_package_is_named(tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.delitem(sys.modules, "kdleak.nt.symbol_requests", raising=False)
+    monkeypatch.delitem(sys.modules, "kdleak.nt.fetching.requests_transport", raising=False)
     with pytest.raises(MissingDependency, match=package):
         fetcher_of("srv*https://x/y", tmp_path)
 

@@ -26,9 +26,9 @@ from site_images import (
 from kdleak.errors import MissingDependency
 from kdleak.found import SiteKind, SiteSearch
 from kdleak.model import Architecture, Module
-from kdleak.nt.imports import read_imports
 from kdleak.nt.pe import read_image
-from kdleak.nt.tag_sites import code_size, search_sites_of
+from kdleak.nt.sites.imports import read_imports
+from kdleak.nt.sites.search import code_size, search_sites_of
 from kdleak.tags import PoolTag
 
 TAG = b"Leak"

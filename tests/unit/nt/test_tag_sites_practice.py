@@ -7,7 +7,7 @@ import pytest
 from kdleak.errors import MemoryUnreadable, SymbolNotFound
 from kdleak.found import SiteKind, SiteSearch
 from kdleak.model import Architecture, Module, Symbolized, SymbolKind
-from kdleak.nt.tag_sites import search_sites
+from kdleak.nt.sites.search import search_sites
 from kdleak.practice.images import BUILDS
 from kdleak.practice.machine import PracticeMachine
 from kdleak.tags import PoolTag

@@ -1,0 +1,1 @@
+"""The blocks of a pool tag in the memory of a dump."""

@@ -1,0 +1,1 @@
+"""Fetching PDBs from symbol servers into local stores."""
