@@ -233,6 +233,7 @@ def task_fuzz():
     run([python, "-m", "tests.fuzz.mutate", *arguments])
     if not extra_arguments():
         run([python, "-m", "tests.fuzz.fuzz_dumps", "--count", "10000"])
+        run([python, "-m", "tests.fuzz.fuzz_dump_commands", "--seconds", "60"])
 
 
 def task_images():
