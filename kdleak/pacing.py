@@ -64,5 +64,7 @@ def rest_needed(options: HuntOptions, usage: Usage) -> Optional[float]:
     if options.hits_per_second is not None:
         rest = max(rest, usage.hits / options.hits_per_second - usage.seconds)
     if options.max_stopped_share is not None:
-        rest = max(rest, usage.seconds_stopped / options.max_stopped_share - usage.seconds)
+        # The next burst will cost about as much as this one, and may be the last.
+        stopped = usage.seconds_stopped + usage.burst_stopped
+        rest = max(rest, stopped / options.max_stopped_share - usage.seconds - usage.burst_stopped)
     return rest if rest >= _SHORTEST_REST else None

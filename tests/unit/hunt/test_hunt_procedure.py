@@ -396,7 +396,7 @@ def test_a_hit_while_stopping_is_recorded_and_our_break_in_not_taken_for_somebod
 
     engine = Crossing(leaking(period=0.015))
     engine.event_on_interrupt = True
-    result = run(engine, journal, max_seconds=1.0)
+    result = run(engine, journal, max_seconds=1.0, max_stopped_share=None)
     assert result.stop_reason is StopReason.SECONDS
     assert result.hits[-1].at > 1.0
     assert result.completeness.late_hits == 0
