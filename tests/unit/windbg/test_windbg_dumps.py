@@ -154,7 +154,8 @@ def test_recorded_and_replayed(debugger, tmp_path):
 
 
 def test_the_command_line_replays_what_windbg_recorded(debugger, tmp_path, capsys, monkeypatch):
-    cli = pytest.importorskip("kdleak.cli.entry")
+    pytest.importorskip("click", reason="the command line needs click")
+    cli = importlib.import_module("kdleak.cli.entry")
     record = tmp_path / "dump.jsonl"
     run(RankJob, tmp_path, "--record", str(record))
     monkeypatch.setenv("KDLEAK_STATE_DIR", str(tmp_path / "state"))
