@@ -223,6 +223,7 @@ def task_bench():
     run([python, "benchmarks/hits.py", *extra_arguments()])
     run([python, "benchmarks/parsing.py"])
     run([python, "-m", "benchmarks.channels"])
+    run([python, "-m", "benchmarks.aggregating"])
     run([python, "-m", "benchmarks.dumps"])
 
 
