@@ -13,11 +13,10 @@ from kdleak.dialect.modules import ModuleRow, parse_modules
 from kdleak.dialect.reload import parse_reload
 from kdleak.dialect.symbol_lines import parse_symbol_lines
 from kdleak.engine.channels.base import Channel
-from kdleak.errors import MemoryUnreadable, SymbolNotFound
+from kdleak.errors import SymbolNotFound
 from kdleak.model import Module, Symbolized, SymbolKind
 from kdleak.nt.memory import CachedMemory, sign_extend
-from kdleak.nt.pe import read_image
-from kdleak.nt.unwind_data import FunctionTable
+from kdleak.nt.unwind_data import FunctionTable, read_function_table
 
 _KINDS = (
     ("pdb", SymbolKind.PDB),
@@ -211,18 +210,9 @@ class DebuggerSymbols:
         known = self._functions.get(module.base)
         if known is not None and known[0] == module.size:
             return known[1]
-        memory = self._cache.constant
         if known is not None:
             self._cache.forget(module.base, max(module.size, known[0]))  # another image now
-        try:
-            image = read_image(memory, module.base)
-        except MemoryUnreadable:
-            image = None
-        if image is None:
-            table = FunctionTable(memory, module.base, module.size, 0, 0, known=False)
-        else:
-            rva, size = image.exception_directory
-            table = FunctionTable(memory, module.base, image.size, rva, size)
+        table = read_function_table(self._cache.constant, module.base, module.size)
         self._functions[module.base] = (module.size, table)
         return table
 

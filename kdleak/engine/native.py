@@ -31,12 +31,10 @@ from kdleak.kd.connection import open_host, parse_connection
 from kdleak.kd.host import KdHost
 from kdleak.model import (
     Architecture,
-    Frame,
     Module,
     PoolSnapshot,
     Registers,
     Stack,
-    StackEnd,
     Stop,
     StopKind,
     Symbolized,
@@ -363,21 +361,10 @@ class NativeEngine:
             )
         registers = self.registers().as_dict()
         memory = self._stack_of_stop(registers["rsp"])
-        found = unwind(registers, self._loaded.function_table, memory, self._run.code(self._cache),
-                       depth)  # fmt: skip
+        code = self._run.code(self._cache)
+        walked = unwind(registers, self._loaded.function_table, memory, code, depth)
         self._stacks.learn(memory.used)
-        looked_at = len(found.frames) - (found.end is StackEnd.DEPTH)
-        frames = tuple(
-            Frame(
-                address,
-                pointer,
-                self._loaded.frame_symbol(address, returns=index > 0)
-                if index < looked_at
-                else self.nearest(address),
-            )
-            for index, (address, pointer) in enumerate(found.frames)
-        )
-        return Stack(frames, found.end)
+        return self._loaded.named(walked)
 
     def _read_once(self, address: int, size: int) -> bytes:
         with self._hold:

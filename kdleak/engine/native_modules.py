@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kdleak.engine.image_functions import ImageFunctions
 from kdleak.engine.native_target import Identity
-from kdleak.errors import MemoryUnreadable, SymbolNotFound
+from kdleak.errors import SymbolNotFound
 from kdleak.kd.host import KdHost
 from kdleak.kd.packets import LoadSymbols
-from kdleak.model import Module, Symbolized, SymbolKind
+from kdleak.model import Module, Stack, Symbolized, SymbolKind
 from kdleak.nt.memory import CachedMemory
 from kdleak.nt.modules import base_name, read_module_list, windbg_name
 from kdleak.nt.pe import PdbIdentity, read_image
 from kdleak.nt.symbol_path import Place
 from kdleak.nt.symbols import SymbolLoader, Symbols
-from kdleak.nt.unwind_data import FunctionTable, UnwindDataError
+from kdleak.nt.unwind import UnwoundStack
+from kdleak.nt.unwind_data import FunctionTable
 
 _KERNEL_HALF = 1 << 63
 
@@ -51,7 +53,7 @@ class LoadedImages:
         self._seen: LoadSymbols | None = None
         self._modules: tuple[Module, ...] = ()
         self._symbols = Symbols(SymbolLoader(cache.constant, places, identity.info.pointer_size))
-        self._functions: dict[int, FunctionTable] = {}
+        self._functions = ImageFunctions(cache.constant, self._symbols)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -61,7 +63,7 @@ class LoadedImages:
     def reload(self) -> tuple[str, ...]:
         """Read the list again, and nt's symbols; the others' when they are next needed."""
         self._symbols.forget_tables()
-        self._functions.clear()
+        self._functions.forget()
         self._read_list()
         kernel = self._symbols.module_named("nt")
         if kernel is not None:
@@ -119,7 +121,7 @@ class LoadedImages:
         gone = [module for module in modules if module.base == event.base]
         for module in gone:
             modules.remove(module)
-            self._functions.pop(module.base, None)
+            self._functions.drop(module.base)
             self._cache.forget(module.base, module.size)
             self._symbols.drop(module.base)
         if event.unload or event.base < _KERNEL_HALF:
@@ -183,50 +185,11 @@ class LoadedImages:
             return Symbolized(address, module.name, "", offset, SymbolKind.MODULE)
         return self._symbols.nearest(address)
 
-    def frame_symbol(self, address: int, *, returns: bool) -> Symbolized:
-        """The name of a frame whose function the unwinder has looked at.
-
-        Compilers move rarely executed parts of a function (a break instruction's, for one) far
-        away, behind other functions' names. Unwind data says whose part it is, and WinDbg too
-        shows such an address as an offset from its function.
-
-        Args:
-            address: the instruction, or the return address.
-            returns: it is a return address, so the call in front of it counts.
-        """
-        plain = self.nearest(address)
-        inside = address - 1 if returns else address
-        module = self._symbols.module_at(inside)
-        table = self._functions.get(module.base) if module is not None else None
-        if module is None or table is None:
-            return plain
-        try:
-            part = table.find(inside - module.base)
-            if part is None or table.info(part).parent is None:
-                return plain
-            start = table.primary(part).begin
-        except (MemoryUnreadable, UnwindDataError):
-            return plain
-        symbols = self._symbols.table(module)
-        name = symbols.exactly_at(start)
-        if name is None or address < module.base + start:
-            return plain
-        return Symbolized(address, module.name, name, address - module.base - start, symbols.kind)
-
     def function_table(self, address: int) -> FunctionTable | None:
         """Unwind data of the image an address lies in; None when it lies in none."""
         self.modules()
-        module = self._symbols.module_at(address)
-        if module is None:
-            return None
-        table = self._functions.get(module.base)
-        if table is None:
-            memory = self._cache.constant
-            image = read_image(memory, module.base)
-            if image is None:
-                table = FunctionTable(memory, module.base, module.size, 0, 0, known=False)
-            else:
-                rva, size = image.exception_directory
-                table = FunctionTable(memory, module.base, image.size, rva, size)
-            self._functions[module.base] = table
-        return table
+        return self._functions.table_at(address)
+
+    def named(self, walked: UnwoundStack) -> Stack:
+        """A walked stack with its frames named; see ``ImageFunctions``."""
+        return self._functions.named(walked, self.nearest)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from kdleak.errors import MemoryUnreadable
 from kdleak.nt.memory import MemoryReader
+from kdleak.nt.pe import read_image
 
 ENTRY_SIZE = 12
 _BLOCK_ENTRIES = 64  # entries fetched around a probe: 768 bytes, one request on every link
@@ -289,3 +290,19 @@ class FunctionTable:
 
     def _inside(self, rva: int, size: int) -> bool:
         return rva > 0 and rva + size <= self.image_size
+
+
+def read_function_table(memory: MemoryReader, base: int, size: int) -> FunctionTable:
+    """The unwind data of the image at ``base``, by its headers.
+
+    Args:
+        memory: reads the target and keeps what it read.
+        base: load address of the image.
+        size: bytes of it as the list of modules has them, for when the headers are not there;
+            then every search raises ``MemoryUnreadable``.
+    """
+    image = read_image(memory, base)
+    if image is None:
+        return FunctionTable(memory, base, size, 0, 0, known=False)
+    rva, table_size = image.exception_directory
+    return FunctionTable(memory, base, image.size, rva, table_size)
