@@ -19,6 +19,7 @@ from kdleak.blamed import KnownOwner
 from kdleak.dialect.pooltag import PoolTagEntry, PoolTagList, parse_pooltag
 from kdleak.dialect.source import decode
 from kdleak.errors import UsageError
+from kdleak.quantities import amount
 from kdleak.tags import PoolTag
 
 POOLTAG_VARIABLE = "KDLEAK_POOLTAG"
@@ -60,7 +61,7 @@ class TagOwner:
         if self.wildcard:
             words += f" (the list has '{self.tag}')"
         if self.others:
-            words += f" (and {self.others} more line{'s' if self.others > 1 else ''})"
+            words += f" (and {amount(self.others, 'more line')})"
         return words.strip()
 
 

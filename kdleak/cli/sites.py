@@ -18,6 +18,7 @@ from kdleak.errors import ExitCode, UsageError
 from kdleak.model import Module
 from kdleak.nt.memory import MemoryReader
 from kdleak.nt.sites.search import DEFAULT_LIMIT, code_size, require_disassembler, search_sites
+from kdleak.quantities import amount
 from kdleak.report.sites_json import sites_json
 from kdleak.report.sites_subject import SitesSubject
 from kdleak.report.sites_text import render_sites
@@ -165,8 +166,7 @@ def _chosen(loaded: Sequence[Module], names: Sequence[str]) -> Tuple[Module, ...
 def _cost(size: int, modules: int, *, live: bool) -> str:
     """What is going to be read, before it is."""
     words = (
-        f"Reading {_megabytes(size)} of code of {modules} module{'' if modules == 1 else 's'} "
-        "through the debugger"
+        f"Reading {_megabytes(size)} of code of {amount(modules, 'module')} through the debugger"
     )
     if live:
         return f"{words}; the target stands still meanwhile. Ctrl+C stops and lets it run."

@@ -17,6 +17,7 @@ from kdleak.engine.channels.base import DUMP, Channel
 from kdleak.errors import KdleakError, LinkError, TargetError
 from kdleak.model import PoolSnapshot, TagUsage
 from kdleak.nt.pool import PoolTagTables
+from kdleak.quantities import amount
 from kdleak.tags import PoolTag
 
 _VERBOSE_LISTS = ("!poolused 3", "!poolused 5")
@@ -131,7 +132,7 @@ class DebuggerPool:
         share = max(part.ambiguous_share for part in parts)
         if ambiguous:
             sentence = (
-                f"{ambiguous} tag{'s' if ambiguous != 1 else ''} with bytes that do not print "
+                f"{amount(ambiguous, 'tag')} with bytes that do not print "
                 f"({share:.1%} of what is in use): !poolused shows dots for them, so they are "
                 "left out"
             )

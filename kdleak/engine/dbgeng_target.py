@@ -11,6 +11,7 @@ from kdleak.engine.channels.base import DUMP, Channel
 from kdleak.errors import UnsupportedTarget
 from kdleak.model import Architecture, TargetInfo
 from kdleak.nt.memory import sign_extend
+from kdleak.quantities import amount
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def identify(channel: Channel) -> Identified:
         )
     pointer_size = 4 if version.architecture is Architecture.X86 else 8
     processors = version.processors or 0
-    count = f", {processors} processor{'s' if processors != 1 else ''}" if processors else ""
+    count = f", {amount(processors, 'processor')}" if processors else ""
     lab = version.labels.get("Built by") or version.labels.get("Edition build lab", "")
     info = TargetInfo(
         architecture=version.architecture,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
+from kdleak.quantities import amount
+
 if TYPE_CHECKING:
     from kdleak.dump.header import DumpHeader
 
@@ -21,7 +23,7 @@ def describe_target(header: DumpHeader, kind: str, lab: str) -> str:
     count = header.processors
     parts = [f"Windows build {header.build} {header.architecture.value}"]
     if count:
-        parts.append(f"{count} processor{'s' if count != 1 else ''}")
+        parts.append(amount(count, "processor"))
     if lab:
         parts.append(lab)
     parts.append(kind)

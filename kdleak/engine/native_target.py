@@ -12,6 +12,7 @@ from kdleak.kd.structures import Version
 from kdleak.model import Architecture, TargetInfo
 from kdleak.nt.kdbg import DebuggerData
 from kdleak.nt.memory import MemoryReader
+from kdleak.quantities import amount
 
 _POINTER64 = 4
 _LAB_LENGTH = 0x80
@@ -75,7 +76,7 @@ def identify(
         kernel_base=kernel_base,
         description=(
             f"Windows build {version.minor} {machine.architecture.value}, "
-            f"{processors} processor{'s' if processors != 1 else ''}" + (f", {lab}" if lab else "")
+            f"{amount(processors, 'processor')}" + (f", {lab}" if lab else "")
         ),
     )
     module_list = version.loaded_module_list

@@ -15,6 +15,7 @@ from kdleak.dialect.log import DebuggerLog
 from kdleak.logged.hits import LoggedHit, addresses_of, hits_of
 from kdleak.logged.tag_value import LoggedTagValue, tag_value_of
 from kdleak.model import Block, Frame, Hit, HitKind, Stack
+from kdleak.quantities import amount
 from kdleak.result import CallSite, Judgement, Pairing
 from kdleak.tags import PoolTag
 from kdleak.verdict import MIN_SAMPLE, Evidence, SiteFacts, judge
@@ -166,7 +167,7 @@ class _Books:
 
     def _judge(self, site: CallSite) -> Tuple[Judgement, str]:
         if 0 < site.allocs < MIN_SAMPLE:
-            seen = f"{site.allocs} allocation{'' if site.allocs == 1 else 's'}"
+            seen = amount(site.allocs, "allocation")
             return (
                 Judgement.TOO_FEW,
                 f"{seen} in this log: too few to say anything (at least {MIN_SAMPLE} are needed).",
@@ -199,10 +200,10 @@ def _verdict(hunt: LoggedHunt) -> Tuple[str, ...]:
     tag = f"tag '{hunt.tag}'" if hunt.tag is not None else "an unknown tag"
     if not hunt.hits:
         return (f"No hit of {tag} is in this log.",)
-    parts = [f"{_count(hunt.allocs, 'allocation')}", f"{_count(hunt.frees, 'free')}"]
+    parts = [f"{amount(hunt.allocs, 'allocation')}", f"{amount(hunt.frees, 'free')}"]
     if hunt.unknown_kind:
         parts.append(f"{hunt.unknown_kind:,} of which the log does not tell")
-    said = [f"{_count(len(hunt.hits), 'hit')} of {tag}: {', '.join(parts)}."]
+    said = [f"{amount(len(hunt.hits), 'hit')} of {tag}: {', '.join(parts)}."]
     suspected = [site for site in hunt.sites if site.judgement is Judgement.SUSPECTED]
     if suspected:
         said.append(f"Most suspicious: {suspected[0].frame.symbol}: {suspected[0].sentence}")
@@ -215,11 +216,7 @@ def _verdict(hunt: LoggedHunt) -> Tuple[str, ...]:
         said.append("No allocation was seen, so nothing can be said about who allocates.")
     if hunt.without_site:
         said.append(
-            f"At {_count(hunt.without_site, 'hit')} of known kind no stack shows who called the "
+            f"At {amount(hunt.without_site, 'hit')} of known kind no stack shows who called the "
             "allocator."
         )
     return tuple(said)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -8,6 +8,7 @@ from typing import List, Optional, Sequence, Tuple
 from kdleak.logged.logged_snapshot import LoggedSnapshot
 from kdleak.logged.moment import seconds_between
 from kdleak.model import Pool
+from kdleak.quantities import amount
 from kdleak.rank import NOT_PICKED, pick_suspect, rank_rows
 from kdleak.result import RankBy, RankRow, Trend
 from kdleak.tags import PoolTag
@@ -206,7 +207,7 @@ def _counters_back(before: LoggedSnapshot, after: LoggedSnapshot) -> List[str]:
     if not back:
         return []
     return [
-        f"{back:,} allocation counter{'' if back == 1 else 's'} went back between {_place(before)} "
+        f"{amount(back, 'allocation counter')} went back between {_place(before)} "
         f"and {_place(after)}: wrapped, or read while they moved"
     ]
 

@@ -18,6 +18,7 @@ from kdleak.logged.logged_snapshot import LoggedSnapshot
 from kdleak.logged.moment import Moment
 from kdleak.logged.segments import Segment, segments
 from kdleak.model import Pool, PoolCounters, PoolSnapshot, TagUsage
+from kdleak.quantities import amount
 from kdleak.tags import PoolTag
 
 _Pair = Tuple[PoolTag, Pool]
@@ -126,12 +127,14 @@ def _gaps_of_lists(
             gaps.append(f"{where} {_why_incomplete(table)}")
         lost = [*table.unreadable_rows, *filter(None, [table.partial_row])]
         if lost:
-            gaps.append(f"{where} has {_rows(len(lost))} that cannot be read: {_some(lost)}")
+            gaps.append(
+                f"{where} has {amount(len(lost), 'row')} that cannot be read: {_some(lost)}"
+            )
         open_ = [row.tag for row in table.ambiguous_rows]
         if open_:
             gaps.append(
-                f"{where} has {_rows(len(open_))} left out, because the tag shown may be one of "
-                f"several: {_some(open_)}"
+                f"{where} has {amount(len(open_), 'row')} left out, because the tag shown may be "
+                f"one of several: {_some(open_)}"
             )
     return tuple(gaps)
 
@@ -170,8 +173,8 @@ def _of_poolmon(screen: PoolMonScreen, moment: Moment, name: str) -> LoggedSnaps
     open_ = [row.tag for row in screen.ambiguous_rows]
     if open_:
         gaps.append(
-            f"{lines} has {_rows(len(open_))} left out, because the tag shown may be one of "
-            f"several: {_some(open_)}"
+            f"{lines} has {amount(len(open_), 'row')} left out, because the tag shown may be "
+            f"one of several: {_some(open_)}"
         )
     known = {(tag, row.type) for row in screen.rows for tag in [row.pool_tag] if tag is not None}
     return LoggedSnapshot(
@@ -209,10 +212,6 @@ def _outstanding(usage: TagUsage) -> TagUsage:
 
 def _held(counters: PoolCounters) -> PoolCounters:
     return PoolCounters(counters.outstanding, 0, counters.bytes)
-
-
-def _rows(count: int) -> str:
-    return f"{count:,} row{'' if count == 1 else 's'}"
 
 
 def _some(texts: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from kdleak.nt.layouts import TrackerLayout, tracker_candidates
 from kdleak.nt.memory import MemoryReader, read_pointer, sign_extend
 from kdleak.nt.tag_sums import Counters, add, as_read, merge, normalised
 from kdleak.nt.tag_table import TagTable, layout_fits, tag_hash, tag_slot
+from kdleak.quantities import amount
 from kdleak.tags import PoolTag
 
 __all__ = ["PoolTagTables", "read_pool_usage", "tag_hash", "tag_slot"]
@@ -122,8 +123,7 @@ class PoolTagTables:
         sums = self._sum_all(gaps) if tag is None else self._sum_one(tag.value, gaps)
         rows = [normalised(key, total, self._layout) for key, total in sums.items()]
         rows += self._expansion(tag, gaps)
-        count = len(self._tables)
-        source = f"tag tables of {count} processor{'s' if count != 1 else ''}"
+        source = f"tag tables of {amount(len(self._tables), 'processor')}"
         return PoolSnapshot(taken_at, merge(rows), source, tuple(self._notes + gaps))
 
     # -- where the tables are

@@ -6,6 +6,7 @@ from typing import Sequence
 
 from kdleak.blamed import LayerUse
 from kdleak.blamed_modules import details_of
+from kdleak.quantities import amount
 from kdleak.report.page import Page
 from kdleak.result import CallSite, HuntResult
 
@@ -27,7 +28,7 @@ def blame_lines(page: Page, result: HuntResult, site: CallSite) -> None:
 def through_words(through: Sequence[LayerUse]) -> str:
     """``through 5 frames of Wdf01000 (KMDF), ndis (NDIS)``."""
     count = sum(use.frames for use in through)
-    return f"through {count} frame{'' if count == 1 else 's'} of {_named(through)}"
+    return f"through {amount(count, 'frame')} of {_named(through)}"
 
 
 def layers(site: CallSite) -> str:

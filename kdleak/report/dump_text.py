@@ -8,6 +8,7 @@ from kdleak.dumped.glance import DumpOverview, TagDetail
 from kdleak.errors import format_address
 from kdleak.found import BlockPointer, BlockSearch, PoolBlock, SiteKind, SiteSearch, SizeClass
 from kdleak.model import Pool, PoolCounters, TagUsage
+from kdleak.quantities import amount
 from kdleak.report.diff_text import span, wall_clock
 from kdleak.report.dump_answer import answer, one_size
 from kdleak.report.next_step import path_word, tag_word
@@ -111,7 +112,7 @@ def _total(pool: Pool, counters: PoolCounters) -> str:
 
 
 def _blocks_counted(counters: PoolCounters) -> str:
-    return f"{number(counters.outstanding)} block{'' if counters.outstanding == 1 else 's'}"
+    return amount(counters.outstanding, "block")
 
 
 def _detail(page: Page, overview: DumpOverview, detail: TagDetail) -> None:
@@ -194,7 +195,7 @@ def _sizes(sizes: Sequence[SizeClass], count_of: Callable[[SizeClass], int]) -> 
     shown[0] += " bytes"
     more = len(counts) - _SIZES_SHOWN
     if more > 0:
-        shown.append(f"{more} more size{'' if more == 1 else 's'}")
+        shown.append(f"{amount(more, 'more size')}")
     return f": {', '.join(shown)}"
 
 

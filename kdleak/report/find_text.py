@@ -7,6 +7,7 @@ from typing import List, Optional, Sequence
 from kdleak.errors import format_address
 from kdleak.found import BlockPointer, BlockSearch, BlockSource, BlockState, PoolBlock, SizeClass
 from kdleak.model import Pool, PoolCounters, TargetInfo
+from kdleak.quantities import amount
 from kdleak.report.page import Page, column_widths, number
 from kdleak.report.palette import PLAIN, Palette
 
@@ -129,17 +130,17 @@ def _others(search: BlockSearch) -> List[str]:
     unknown = sum(one.unknown for one in search.sizes)
     also: List[str] = []
     if free:
-        also.append(f"{number(free)} freed {'block' if free == 1 else 'blocks'}")
+        also.append(f"{amount(free, 'freed block')}")
     if unknown:
         also.append(
-            f"{number(unknown)} {'header' if unknown == 1 else 'headers'} with the tag that may "
+            f"{amount(unknown, 'header')} with the tag that may "
             "be blocks in use, freed blocks, or copies"
         )
     return [f"Also seen: {' and '.join(also)}."] if also else []
 
 
 def _counted(blocks: int, size: int) -> str:
-    return f"{number(blocks)} block{'' if blocks == 1 else 's'}, {number(size)} bytes"
+    return f"{amount(blocks, 'block')}, {amount(size, 'byte')}"
 
 
 def _blocks(page: Page, blocks: Sequence[PoolBlock]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import List
 
+from kdleak.quantities import amount
 from kdleak.report.result_document import Node
 
 
@@ -38,8 +39,7 @@ def blame_facts(hunt: Node, site: Node) -> List[str]:
         facts.append(f"Nothing but framework layers on its stack: {listed}.")
     elif layers:
         count = sum(layer.integer("frames") for layer in layers)
-        frames = f"{count} frame{'' if count == 1 else 's'}"
-        facts.append(f"Looked through {frames} of framework layers: {listed}.")
+        facts.append(f"Looked through {amount(count, 'frame')} of framework layers: {listed}.")
     module = blamed_frame(site).text("module", "")
     for known in hunt.nodes("blamed_modules"):
         if module and known.text("name") == module:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Iterable, List, Sequence, Tuple
 
+from kdleak.quantities import amount
 from kdleak.report.html_blame import blamed_frame, owner_sentence
 from kdleak.report.html_data import (
     Limits,
@@ -173,7 +174,7 @@ def change(page: Markup, hunt: Node) -> None:
         page.paragraph(
             f"{written.text('symbol', 'nt!PoolHitTag')} at {written.text('address')}, four bytes: "
             f"{written.text('original')} before, {written.text('armed')} while watching, written "
-            f"{times:,} time{'' if times == 1 else 's'}. Nothing else."
+            f"{amount(times, 'time')}. Nothing else."
         )
     page.paragraph(disarm.text("sentence"), "safe" if safe else "unsafe")
     if not safe:
@@ -206,8 +207,8 @@ def conditions(page: Markup, hunt: Node) -> None:
             (
                 "Watched",
                 f"{done.number('share_watched', 0.0):.0%} of the time "
-                f"({seconds(done.number('seconds_watched', 0.0))}), in {bursts:,} "
-                f"burst{'' if bursts == 1 else 's'}",
+                f"({seconds(done.number('seconds_watched', 0.0))}), in "
+                f"{amount(bursts, 'burst')}",
             ),
             (
                 "Target stood still",

@@ -12,6 +12,7 @@ from kdleak.dialect.verifier_log import PoolOperation, VerifierLog, VerifierSear
 from kdleak.dialect.verifier_rows import VerifierAllocation
 from kdleak.dialect.vm import VmUsage
 from kdleak.errors import format_address
+from kdleak.quantities import amount
 from kdleak.report.secrets import without_secrets
 
 _ABOUT_POOL = ("pool", "commit", "available pages", "physical memory", "free system ptes")
@@ -48,7 +49,7 @@ def _search(search: PoolSearch) -> str:
     held = [block for block in search.blocks if block.state is not BlockState.FREE]
     free = len(search.blocks) - len(held)
     text = (
-        f"tag '{search.tag or '?'}'{area}: {_count(len(held), 'block')}, "
+        f"tag '{search.tag or '?'}'{area}: {amount(len(held), 'block')}, "
         f"{sum(block.size for block in held):,} bytes"
     )
     if free:
@@ -95,7 +96,7 @@ def _verifier(report: VerifierReport) -> Iterable[str]:
         yield _driver(driver)
         for (caller, tag), rows in _by_caller(driver.allocations):
             size = sum(row.length for row in rows)
-            yield f"{caller} holds {_count(len(rows), 'block')} of tag '{tag}', {size:,} bytes."
+            yield f"{caller} holds {amount(len(rows), 'block')} of tag '{tag}', {size:,} bytes."
     yield from (f"{message.rstrip('.')}." for message in report.messages)
 
 
@@ -132,10 +133,6 @@ def _operations(search: VerifierSearch) -> str:
     unknown = len(search.operations) - allocs - frees
     rest = f", {unknown:,} of which the log does not tell" if unknown else ""
     return (
-        f"{len(search.operations):,} shown{of}: {_count(allocs, 'allocation')}, "
-        f"{_count(frees, 'free')}{rest}."
+        f"{len(search.operations):,} shown{of}: {amount(allocs, 'allocation')}, "
+        f"{amount(frees, 'free')}{rest}."
     )
-
-
-def _count(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"

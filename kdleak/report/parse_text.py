@@ -10,6 +10,7 @@ from kdleak.dialect.source import Unparsed
 from kdleak.dialect.version import TargetVersion
 from kdleak.logged import LogContents
 from kdleak.logged.contents import FoundStack
+from kdleak.quantities import amount
 from kdleak.report.hunt_text import stack_lines
 from kdleak.report.logged_text import hunt_sections, ranking
 from kdleak.report.page import Page, column_widths, number
@@ -42,7 +43,7 @@ def render_contents(
     log = contents.log
     target = target_words(log.version, log.architecture.value if log.architecture else None)
     page.paragraph(
-        f"{contents.name}: {_count(len(log.lines), 'line')}{target}", indent=0, hanging=2
+        f"{contents.name}: {amount(len(log.lines), 'line')}{target}", indent=0, hanging=2
     )
     _found(page, contents, top)
     for hunt in contents.hunts:
@@ -126,7 +127,7 @@ def _left_over(page: Page, contents: LogContents, limit: Optional[int]) -> None:
     if contents.unread:
         page.heading("Not read")
         page.paragraph(
-            f"{_count(len(contents.unread), 'line')} below commands whose output is not read here.",
+            f"{amount(len(contents.unread), 'line')} below commands whose output is not read here.",
             hanging=2,
         )
     _lines(page, contents.unread if limit is None else (), None)
@@ -135,7 +136,7 @@ def _left_over(page: Page, contents: LogContents, limit: Optional[int]) -> None:
         page.paragraph("Nothing is left over.")
         return
     total = len(contents.not_understood)
-    page.paragraph(f"{_count(total, 'line')}.", role="warn")
+    page.paragraph(f"{amount(total, 'line')}.", role="warn")
     _lines(page, contents.not_understood, limit)
     if limit is not None and total > limit:
         page.line(f"  ... {total - limit:,} more (--unparsed shows all)", plain=False)
@@ -145,7 +146,3 @@ def _lines(page: Page, entries: Sequence[Unparsed], limit: Optional[int]) -> Non
     for entry in entries[:limit]:
         page.line(f"  {entry.line:6} {without_secrets(entry.text.strip())}")
         page.line(f"         ({without_secrets(entry.why)})", plain=False)
-
-
-def _count(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, Optional, Sequence
 
 from kdleak.model import Pool, PoolCounters
+from kdleak.quantities import amount
 from kdleak.report.next_step import tag_word
 from kdleak.report.page import Page, number, signed
 from kdleak.report.palette import PLAIN, Palette
@@ -61,7 +62,7 @@ def render_rank(
     page.line("")
     if result.suspect is not None:
         growth_lines(page, result.suspect, dict(result.limits))
-    words = f"{result.snapshots} snapshot{'' if result.snapshots == 1 else 's'}"
+    words = amount(result.snapshots, "snapshot")
     if result.snapshots > 1:
         words += f" over {result.seconds:.1f} s, target running for {result.seconds_running:.1f} s"
     words += f", stopped for {result.seconds_stopped:.1f} s. "

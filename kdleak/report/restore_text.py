@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kdleak.quantities import amount
 from kdleak.report.hunt_text import notes, safety
 from kdleak.report.page import Page
 from kdleak.report.palette import PLAIN, Palette
@@ -24,8 +25,7 @@ def render_restore(result: RestoreResult, *, width: int = 100, style: Palette = 
         )
     if result.passed_hits:
         page.paragraph(
-            f"{result.passed_hits} break{'' if result.passed_hits == 1 else 's'} of the armed tag "
-            "let go.",
+            f"{amount(result.passed_hits, 'break')} of the armed tag let go.",
             indent=0,
         )
     if result.leave_stopped:

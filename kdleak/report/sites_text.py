@@ -6,6 +6,7 @@ from typing import List, Sequence
 
 from kdleak.errors import format_address
 from kdleak.found import SiteKind, SiteSearch, TagSite
+from kdleak.quantities import amount
 from kdleak.report.page import Page
 from kdleak.report.palette import PLAIN, Palette
 from kdleak.report.sites_subject import SitesSubject
@@ -156,9 +157,7 @@ def _call_place(site: TagSite) -> str:
 
 
 def _searched(search: SiteSearch, subject: SitesSubject) -> str:
-    words: List[str] = [
-        f"Looked through {search.modules:,} image{'' if search.modules == 1 else 's'}"
-    ]
+    words: List[str] = [f"Looked through {amount(search.modules, 'image')}"]
     if not subject.data_sections:
         words.append(", code only")
     words.append(

@@ -7,11 +7,7 @@ from typing import List, Optional, Sequence, Tuple
 from kdleak.model import Pool, PoolCounters, TagUsage
 from kdleak.nt.blocks.big_page_rows import UNKNOWN_POOL
 from kdleak.nt.blocks.tally import POOLS, BlockTally, Seen
-
-
-def amount(count: int, thing: str) -> str:
-    """A number of things: ``1 block``, ``2,048 blocks``."""
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+from kdleak.quantities import amount
 
 
 def compare(

@@ -18,7 +18,7 @@ from kdleak.nt.blocks.big_page_rows import (
     BigPageRows,
     intervals,
 )
-from kdleak.nt.blocks.comparison import amount, compare
+from kdleak.nt.blocks.comparison import compare
 from kdleak.nt.blocks.contents import ContentsReader
 from kdleak.nt.blocks.pool_pages import (
     CACHE_ALIGNED,
@@ -40,6 +40,7 @@ from kdleak.nt.blocks.subsegments import NOT_A_CHUNK
 from kdleak.nt.blocks.tally import POOLS, Blocks, BlockTally, FoundBlock, Seen
 from kdleak.nt.layouts import pool_header_size
 from kdleak.nt.memory import PAGE_SIZE
+from kdleak.quantities import amount
 from kdleak.tags import PROTECTED_POOL, PoolTag
 
 _BATCH = 2048
