@@ -9,7 +9,7 @@ from typing import List, Optional, Tuple
 import click
 
 from kdleak.cli import console
-from kdleak.cli.dump_file import opened_dump
+from kdleak.cli.dump_file import opened_dump, symbol_path_option
 from kdleak.cli.fail_on import (
     Condition,
     met_by_dumps,
@@ -17,6 +17,7 @@ from kdleak.cli.fail_on import (
     parse_conditions,
     refuse_for_dumps,
 )
+from kdleak.cli.shared_options import output_options, pool_option, top_option
 from kdleak.dumped import DumpComparison, DumpMoment, compare_dumps, moment_of
 from kdleak.errors import ExitCode, UsageError
 from kdleak.model import Pool
@@ -28,20 +29,12 @@ from kdleak.report.hunt_diff_text import render_hunt_diff
 from kdleak.report.result_document import HUNT, is_json_result, read_result
 from kdleak.result import RankBy
 
-_POOLS = {"both": None, "nonpaged": Pool.NONPAGED, "paged": Pool.PAGED}
-
 
 @click.command("diff")
 @click.argument("files", nargs=-1, required=True, metavar="BEFORE AFTER [...]")
-@click.option(
-    "-y",
-    "symbol_path",
-    metavar="SYMPATH",
-    default=None,
-    help="Symbol path, as for WinDbg's -y. Default: $_NT_SYMBOL_PATH. Symbols are not needed.",
-)
-@click.option("--pool", type=click.Choice(list(_POOLS)), default="both", show_default=True)
-@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Rows.")
+@symbol_path_option
+@pool_option
+@top_option(20)
 @click.option(
     "--fail-on",
     multiple=True,
@@ -49,13 +42,11 @@ _POOLS = {"both": None, "nonpaged": Pool.NONPAGED, "paged": Pool.PAGED}
     help="Return 1 when it is met: leak, worse, new, unknown, growth:SIZE, growth:SIZE/h. "
     "Several with commas.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
-@click.option("-o", "output", type=click.Path(path_type=Path), help="Write the result to a file.")
-@click.option("--force", is_flag=True, help="Overwrite the file of -o.")
+@output_options
 def command(
     files: Tuple[str, ...],
     symbol_path: Optional[str],
-    pool: str,
+    pool: Optional[Pool],
     top: int,
     fail_on: Tuple[str, ...],
     as_json: bool,
@@ -170,9 +161,11 @@ def _diff_hunts(
     return met_by_hunts(conditions, comparison), complete
 
 
-def _compare_dumps(files: Tuple[str, ...], symbol_path: Optional[str], pool: str) -> DumpComparison:
+def _compare_dumps(
+    files: Tuple[str, ...], symbol_path: Optional[str], pool: Optional[Pool]
+) -> DumpComparison:
     moments = [_moment(file, name, symbol_path) for file, name in zip(files, _names(files))]
-    return compare_dumps(moments, pool=_POOLS[pool])
+    return compare_dumps(moments, pool=pool)
 
 
 def _names(files: Tuple[str, ...]) -> Tuple[str, ...]:

@@ -8,8 +8,9 @@ from typing import Optional, Tuple
 import click
 
 from kdleak.cli import console
-from kdleak.cli.dump_file import opened_dump
+from kdleak.cli.dump_file import opened_dump, symbol_path_option
 from kdleak.cli.pooltag_option import owner_finder, pooltag_option
+from kdleak.cli.shared_options import output_options, top_option
 from kdleak.cli.tag_argument import parse_tag
 from kdleak.cli.target_options import FiniteRange
 from kdleak.dumped.overview import DETAILS, overview
@@ -34,13 +35,7 @@ _SECONDS = 0.5
     metavar="FILE",
     help="The dump, as for the other commands; the same as naming it alone.",
 )
-@click.option(
-    "-y",
-    "symbol_path",
-    metavar="SYMPATH",
-    default=None,
-    help="Symbol path, as for WinDbg's -y. Default: $_NT_SYMBOL_PATH. Symbols are not needed.",
-)
+@symbol_path_option
 @click.option(
     "--tag",
     "tags",
@@ -48,7 +43,7 @@ _SECONDS = 0.5
     metavar="TAG",
     help=f"Look at this tag closely; may be given again. Default: the {DETAILS} that hold most.",
 )
-@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Rows.")
+@top_option(10)
 @click.option(
     "--seconds",
     type=FiniteRange(min=0),
@@ -64,9 +59,7 @@ _SECONDS = 0.5
     help="Fetch symbols that are missing from the symbol servers of the path.",
 )
 @pooltag_option
-@click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
-@click.option("-o", "output", type=click.Path(path_type=Path), help="Write the result to a file.")
-@click.option("--force", is_flag=True, help="Overwrite the file of -o.")
+@output_options
 def command(
     file: Optional[Path],
     named: Optional[Path],

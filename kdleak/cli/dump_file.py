@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Iterator, Optional, cast
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, TypeVar, cast
+
+import click
 
 from kdleak.cli.target_options import DUMP, TargetOptions, attach, choose_target
 
 if TYPE_CHECKING:
     from kdleak.engine.dump import DumpEngine
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def symbol_path_option(function: _Function) -> _Function:
+    """Add ``-y`` to a command that names dumps as arguments; it gets ``symbol_path``."""
+    return click.option(
+        "-y",
+        "symbol_path",
+        metavar="SYMPATH",
+        default=None,
+        help="Symbol path, as for WinDbg's -y. Default: $_NT_SYMBOL_PATH. Symbols are not needed.",
+    )(function)
 
 
 @contextlib.contextmanager

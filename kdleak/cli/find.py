@@ -10,6 +10,7 @@ import click
 
 from kdleak.cli import console
 from kdleak.cli.session import attached
+from kdleak.cli.shared_options import output_options, pool_option
 from kdleak.cli.tag_argument import tag_argument
 from kdleak.cli.target_options import DUMP, TargetOptions, choose_target, target_options
 from kdleak.engine.base import Engine
@@ -24,7 +25,6 @@ from kdleak.windbg.recording import Memory
 if TYPE_CHECKING:
     from kdleak.engine.dump import DumpEngine
 
-_POOLS = {"both": None, "nonpaged": Pool.NONPAGED, "paged": Pool.PAGED}
 _SIMILAR = 5
 _LARGEST_LIMIT = 100_000
 _NOT_FOR_DUMPS = (
@@ -44,21 +44,19 @@ _NOT_FOR_DUMPS = (
     metavar="N",
     help="Most blocks to show one by one. All are counted.",
 )
-@click.option("--pool", type=click.Choice(list(_POOLS)), default="both", show_default=True)
+@pool_option
 @click.option(
     "--size",
     type=click.IntRange(min=1),
     metavar="BYTES",
     help="Show only blocks of this size, header included, as in the table of sizes.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
-@click.option("-o", "--output", "output", type=click.Path(path_type=Path), help="Write to a file.")
-@click.option("--force", is_flag=True, help="Overwrite the file of -o.")
+@output_options
 def command(
     tag: PoolTag,
     target: TargetOptions,
     limit: int,
-    pool: str,
+    pool: Optional[Pool],
     size: Optional[int],
     as_json: bool,
     output: Optional[Path],
@@ -107,21 +105,20 @@ def command(
             pointer_size=engine.target.pointer_size,
             limit=limit,
             counters=counters,
-            pool=_POOLS[pool],
+            pool=pool,
             size=size,
         )
         if snapshot is not None:
             found = replace(found, gaps=(*found.gaps, *snapshot.gaps))
         where, about, name = engine.where, engine.target, engine.name
-    only = _POOLS[pool]
     text = (
-        find_json(found, where=where, target=about, engine=name, pool=only, size=size)
+        find_json(found, where=where, target=about, engine=name, pool=pool, size=size)
         if as_json
         else render_find(
             found,
             where=where,
             target=about,
-            pool=only,
+            pool=pool,
             size=size,
             width=console.width(),
             style=console.palette(output),

@@ -10,7 +10,7 @@ import click
 
 from kdleak.cli import console
 from kdleak.cli.log_input import DEFAULT_MEGABYTES, STDIN, names_of_logs, read_log
-from kdleak.cli.shared_options import max_size_option
+from kdleak.cli.shared_options import max_size_option, output_options, top_option
 from kdleak.errors import ExitCode, TargetError, UsageError
 from kdleak.logged import LogContents, contents_of_log
 from kdleak.report.parse_json import parse_json
@@ -20,12 +20,10 @@ from kdleak.report.result_file import refuse_overwrite
 
 @click.command("parse")
 @click.argument("files", nargs=-1, metavar="[FILE]...")
-@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Rows.")
+@top_option(20)
 @click.option("--unparsed", is_flag=True, help="Show every line that was not understood.")
 @max_size_option
-@click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
-@click.option("-o", "output", type=click.Path(path_type=Path), help="Write the result to a file.")
-@click.option("--force", is_flag=True, help="Overwrite the file of -o.")
+@output_options
 def command(
     files: Tuple[str, ...],
     top: int,

@@ -11,7 +11,13 @@ from click.core import ParameterSource
 
 from kdleak.cli import console
 from kdleak.cli.session import attached
-from kdleak.cli.shared_options import max_size_option, ranking_options, result_options
+from kdleak.cli.shared_options import (
+    max_size_option,
+    pool_option,
+    ranking_options,
+    result_options,
+    top_option,
+)
 from kdleak.cli.target_options import TargetOptions, choose_target, target_options
 from kdleak.errors import ExitCode, JournalError, UsageError
 from kdleak.explain import explain_rank
@@ -24,14 +30,12 @@ from kdleak.report.rank_text import render_rank
 from kdleak.result import RankBy
 from kdleak.windbg.recording import Memory
 
-_POOLS = {"both": None, "nonpaged": Pool.NONPAGED, "paged": Pool.PAGED}
-
 
 @click.command("rank")
 @target_options
 @ranking_options
-@click.option("--pool", type=click.Choice(list(_POOLS)), default="both", show_default=True)
-@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Rows.")
+@pool_option
+@top_option(20)
 @click.option(
     "--log",
     "logs",
@@ -48,7 +52,7 @@ def command(
     by: str,
     interval: float,
     snapshots: int,
-    pool: str,
+    pool: Optional[Pool],
     top: int,
     logs: Tuple[str, ...],
     max_size: int,
@@ -84,7 +88,7 @@ def command(
         return rank_logs(
             logs,
             by=RankBy(by) if _given(context, "by") else None,
-            pool=_POOLS[pool],
+            pool=pool,
             top=top,
             max_size=max_size,
             as_json=as_json,
@@ -97,7 +101,7 @@ def command(
         by=RankBy(by),
         seconds=interval,
         snapshots=1 if by == RankBy.USED.value else snapshots,
-        pool=_POOLS[pool],
+        pool=pool,
         interrupt_timeout=target.timeout,
     )
     options.check()

@@ -9,6 +9,7 @@ import click
 
 from kdleak.cli import console
 from kdleak.cli.report_files import write_report
+from kdleak.cli.shared_options import top_option
 from kdleak.errors import ExitCode, UsageError
 from kdleak.report.document_text import render_document
 from kdleak.report.folded import folded
@@ -49,7 +50,7 @@ from kdleak.report.stack_weights import Weight
     help="What folded stacks count: bytes or blocks that stayed, or allocations seen.",
 )
 @click.option("--no-offsets", is_flag=True, help="Folded stacks by function, without +0x1d.")
-@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Rows.")
+@top_option(10)
 @click.option("--force", is_flag=True, help="Overwrite the files.")
 def command(
     result: Path,

@@ -1,4 +1,4 @@
-"""Options that ``rank`` and ``hunt`` share: how to rank, and where the result goes."""
+"""Options of several commands: how to rank, what to show, and where the result goes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import click
 
 from kdleak.cli.log_input import DEFAULT_MEGABYTES
 from kdleak.cli.target_options import FiniteRange
+from kdleak.model import Pool
 from kdleak.result import RankBy
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_POOLS = {"both": None, "nonpaged": Pool.NONPAGED, "paged": Pool.PAGED}
 
 
 def _add(options: List[Callable[[_Function], _Function]], function: _Function) -> _Function:
@@ -51,28 +53,56 @@ def ranking_options(function: _Function) -> _Function:
     )
 
 
+def _output_options(force: str) -> List[Callable[[Any], Any]]:
+    return [
+        click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout."),
+        click.option(
+            "-o",
+            "--output",
+            "output",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Write the result to a file.",
+        ),
+        click.option("--force", is_flag=True, help=force),
+    ]
+
+
+def output_options(function: _Function) -> _Function:
+    """Add ``--json``, ``-o`` and ``--force`` to a command that works on files."""
+    return _add(_output_options("Overwrite the file of -o."), function)
+
+
 def result_options(function: _Function) -> _Function:
-    """Add ``--json``, ``-o``, ``--force`` and ``--explain`` to a command."""
+    """Add ``--json``, ``-o``, ``--force`` and ``--explain`` to one that drives a target."""
+    explain = click.option(
+        "--explain",
+        "explain_only",
+        is_flag=True,
+        help="Print the WinDbg commands, do nothing.",
+    )
     return _add(
-        [
-            click.option(
-                "--json", "as_json", is_flag=True, help="The whole result as JSON on stdout."
-            ),
-            click.option(
-                "-o",
-                "output",
-                type=click.Path(path_type=Path),
-                help="Write the result to a file.",
-            ),
-            click.option("--force", is_flag=True, help="Overwrite the files of -o and --record."),
-            click.option(
-                "--explain",
-                "explain_only",
-                is_flag=True,
-                help="Print the WinDbg commands, do nothing.",
-            ),
-        ],
+        [*_output_options("Overwrite the files of -o and --record."), explain],
         function,
+    )
+
+
+def pool_option(function: _Function) -> _Function:
+    """Add ``--pool`` to a command; it gets the pool as ``pool``, None for both."""
+    return click.option(
+        "--pool",
+        type=click.Choice(list(_POOLS)),
+        default="both",
+        show_default=True,
+        callback=lambda _context, _option, name: _POOLS[name],
+        help="Tags of this pool only.",
+    )(function)
+
+
+def top_option(rows: int, what: str = "Rows.") -> Callable[[_Function], _Function]:
+    """Add ``--top`` to a command: how many rows its text shows, ``rows`` unless it is given."""
+    return click.option(
+        "--top", type=click.IntRange(min=1), default=rows, show_default=True, help=what
     )
 
 

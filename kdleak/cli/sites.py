@@ -12,6 +12,7 @@ import click
 from kdleak.cli import console
 from kdleak.cli.pooltag_option import pooltag_option, tag_lists
 from kdleak.cli.session import attached
+from kdleak.cli.shared_options import output_options
 from kdleak.cli.tag_argument import tag_argument
 from kdleak.cli.target_options import DUMP, TargetOptions, choose_target, target_options
 from kdleak.errors import ExitCode, UsageError
@@ -56,9 +57,7 @@ _TELL_EVERY = 5.0  # seconds
     help="Most weak occurrences to list. All are counted.",
 )
 @pooltag_option
-@click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
-@click.option("-o", "--output", "output", type=click.Path(path_type=Path), help="Write to a file.")
-@click.option("--force", is_flag=True, help="Overwrite the file of -o.")
+@output_options
 def command(
     tag: PoolTag,
     target: TargetOptions,
