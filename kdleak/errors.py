@@ -162,12 +162,6 @@ class DisarmNotConfirmed(KdleakError):
     exit_code = ExitCode.DISARM_NOT_CONFIRMED
 
 
-class GateExceeded(KdleakError):
-    """A limit given with ``--fail-on`` was passed."""
-
-    exit_code = ExitCode.GATE_EXCEEDED
-
-
 def format_address(address: int) -> str:
     """The one way kdleak prints an address: as WinDbg does, ``fffff803`1c2a4f10``.
 

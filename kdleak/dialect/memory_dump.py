@@ -145,15 +145,10 @@ def is_dump_command(command: str) -> bool:
     return _DUMP_COMMAND.match(command) is not None
 
 
-def starts_memory_dump(lines: Sequence[Line], index: int) -> bool:
-    """Whether the line is a row of memory."""
-    return read_memory_row(lines[index]) is not None
-
-
 def take_memory_dump(
     lines: Sequence[Line], index: int, one_blank: bool = False
 ) -> Tuple[MemoryDump, int]:
-    """Read the rows from a line for which ``starts_memory_dump`` holds.
+    """Read the rows from a line that ``read_memory_row`` reads.
 
     Args:
         lines: of the log.

@@ -69,11 +69,6 @@ class Prompt:
         """Whether the debugger looks at the machine it runs on (``lkd>``)."""
         return "lkd" in self.prompt
 
-    @property
-    def user_mode(self) -> bool:
-        """Whether it is the prompt of a user-mode debugger."""
-        return "kd" not in self.prompt.lower() and self.prompt != ">"
-
 
 def is_prompt(text: str) -> bool:
     """Whether a line begins with a prompt."""

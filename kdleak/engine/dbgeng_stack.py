@@ -65,11 +65,6 @@ class StackWalker:
         self._stack: Dict[int, Stack] = {}
         symbols.on_gone = self._forget_module
 
-    @property
-    def own_walk(self) -> bool:
-        """Whether stacks are walked here."""
-        return self._own
-
     def forget_stop(self) -> None:
         """The target runs: nothing of the last stop holds."""
         self._memory = None

@@ -58,7 +58,6 @@ class Deframer:
         self._buffer = bytearray()
         self._tainted = 0
         self._last_byte_at = 0.0
-        self._damaged_reported = False
 
     def feed(self, data: bytes, now: float) -> list[Frame | Signal]:
         """Take in bytes; what is complete comes out in order."""

@@ -223,10 +223,6 @@ class Processor:
         """RSP."""
         return int(self._uc.reg_read(x86.UC_X86_REG_RSP))
 
-    def set_return_value(self, value: int) -> None:
-        """RAX."""
-        self._uc.reg_write(x86.UC_X86_REG_RAX, value)
-
     @property
     def thread(self) -> int:
         """KTHREAD address from the KPRCB."""

@@ -25,8 +25,6 @@ Pages = npt.NDArray[np.uint8]
 
 CACHE_ALIGNED = 4
 """PoolType bit, Vista and later."""
-QUOTA = 8
-"""PoolType bit: a process is charged for the block."""
 
 FIRST_IN_USE_BIT_BUILD = 6000
 """Vista: PoolType bit 1 marks a block in use and odd means paged; before, bit 2 and even do."""

@@ -45,7 +45,6 @@ class CodePointer:
 
 
 Value = Union[TagValue, Constant, CodePointer]
-Values = frozenset
 
 
 class Op(enum.Enum):

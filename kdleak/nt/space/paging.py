@@ -158,11 +158,6 @@ LAYOUTS = {
     ),
 }
 
-PAE_ROOT_ENTRIES = 4
-
-PAE_POINTER_RESERVED = 0x1E6
-"""Bits of a PAE page directory pointer entry that must be 0 (Intel SDM, table 4-8)."""
-
 _PSE_RESERVED = 0x3E_0000  # bits 17-21 of a 4 MiB entry; 13-16 are physical address bits 32-35
 
 PROTOTYPE = 1 << 10
