@@ -107,7 +107,7 @@ _BY_MAGIC: tuple[tuple[bytes, _Container], ...] = (
     (
         b"Microsoft C/C++ ",
         _Container(
-            "a PDB (symbols), no memory", "name the dump here, and the PDB's folder with --symbols"
+            "a PDB (symbols), no memory", "name the dump here, and the PDB's folder with -y"
         ),
     ),
     (

@@ -42,8 +42,6 @@ class Arm64Decoder:
     """
 
     volatile = tuple(f"x{number}" for number in range(18))
-    longest = 4
-    alignment = 4
 
     def __init__(
         self,

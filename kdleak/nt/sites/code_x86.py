@@ -58,8 +58,6 @@ class X86Decoder:
     """
 
     volatile = _VOLATILE
-    longest = _LONGEST
-    alignment = 1
 
     def __init__(
         self,
