@@ -376,13 +376,27 @@ class _Hunter:
             self._before is None
             or armed is None
             or armed.state.status is not DisarmStatus.CONFIRMED
-            or self._engine.stop.kind in (StopKind.STILL_RUNNING, StopKind.BUG_CHECK)
+            or not self._stands_still()
         ):
             return
         after = self._usage(tag, "after")
         if after is not None:
             before, at = self._before
             self._facts.growth = TagGrowth(before, after, self._clock() - at)
+
+    def _stands_still(self) -> bool:
+        """Whether the counters can be read; a hunt may end while the target runs disarmed."""
+        engine, watch = self._engine, self._facts.watch
+        if engine.stop.kind is StopKind.STILL_RUNNING and watch is not None:
+            try:
+                stop = engine.interrupt(self._options.interrupt_timeout)
+            except KdleakError as error:
+                self._facts.gaps.append(f"the tag's counters after the hunt: {error}")
+                return False
+            watch.on_stop(stop)
+            if watch.left_to_user:
+                self._facts.reason = watch.reason
+        return engine.stop.kind not in (StopKind.STILL_RUNNING, StopKind.BUG_CHECK)
 
     # --- telling
 

@@ -73,6 +73,34 @@ def test_a_target_that_never_gets_quiet_is_left_stopped(journal) -> None:
     assert engine.hit_tag == IDLE
 
 
+@pytest.mark.parametrize("settle", [0.0, 0.25])
+def test_the_counters_are_read_of_a_target_that_ran_disarmed_at_the_end(journal, settle) -> None:
+    engine = FakeEngine(leaking())
+    result = hunt(
+        engine,
+        HuntOptions(
+            tag=LEAK,
+            max_hits=1000,
+            max_seconds=20.0,
+            hits_per_second=1.0,
+            burst_hits=5,
+            burst_seconds=0.0,
+            settle_seconds=settle,
+        ),
+        journal=journal,
+        block_finder_factory=Finder,
+        clock=engine.clock,
+        sleep=engine.clock.sleep,
+    )
+    assert result.completeness.bursts == 4
+    assert result.watched[-1][1] < 19.0  # it ended in a rest
+    assert result.growth is not None
+    assert result.growth.allocs > 200
+    assert result.scaling is not None
+    assert "allocations that the kernel counted" in result.scaling.method
+    assert engine.stop.kind is StopKind.BREAK_IN
+
+
 def test_an_entry_of_a_restarted_target_is_kept_aside(journal) -> None:
     """A machine that comes back from hibernation brings the armed tag with it."""
 
