@@ -44,7 +44,7 @@ NAMED = [
     ("m.rar", b"Rar!\x1a\x07", "RAR", "unpack it first"),
     ("m.xz", b"\xfd7zXZ\0", "xz", "unpack it first"),
     ("m.zst", b"\x28\xb5\x2f\xfd", "zstd", "unpack it first"),
-    ("nt.pdb", b"Microsoft C/C++ MSF 7.00\r\n\x1aDS", "PDB", "--symbols"),
+    ("nt.pdb", b"Microsoft C/C++ MSF 7.00\r\n\x1aDS", "PDB", "-y"),
     ("nt.exe", b"MZ\x90\0", "Windows program", "MEMORY.DMP"),
     ("a.evtx", b"ElfFile\0", "event log", "MEMORY.DMP"),
     ("disk.vhdx", b"vhdxfile", "virtual disk", "mount"),
