@@ -96,6 +96,16 @@ class SizeClass:
     unknown: int = 0
 
 
+class GapKind(enum.Enum):
+    """What a gap of a search for blocks is about."""
+
+    SHORTFALL = "fewer blocks were seen than the tag tables count"
+    SURPLUS = "more blocks were seen than the tag tables count"
+    DOUBT = "which blocks are those that the tag tables count is not settled"
+    TIME = "the search was ended before all was looked at"
+    OTHER = "something else"
+
+
 @dataclass(frozen=True)
 class BlockSearch:
     """All blocks of one tag that were seen.
@@ -110,6 +120,7 @@ class BlockSearch:
         gaps: what could not be looked through, one sentence each; empty when all was.
         bytes_searched: pool memory looked through.
         complete: everything the counters count was seen, block by block.
+        gap_kinds: what some of the gaps are about; the others are ``GapKind.OTHER``.
     """
 
     tag: PoolTag
@@ -120,6 +131,11 @@ class BlockSearch:
     gaps: Tuple[str, ...]
     bytes_searched: int = 0
     complete: bool = False
+    gap_kinds: Tuple[Tuple[str, GapKind], ...] = ()
+
+    def kind_of(self, gap: str) -> GapKind:
+        """What one of the gaps is about."""
+        return dict(self.gap_kinds).get(gap, GapKind.OTHER)
 
     @property
     def allocated(self) -> Tuple[int, int]:

@@ -6,7 +6,15 @@ from typing import Callable, Dict, List, Sequence, Tuple
 
 from kdleak.dumped.glance import DumpOverview, TagDetail
 from kdleak.errors import format_address
-from kdleak.found import BlockPointer, BlockSearch, PoolBlock, SiteKind, SiteSearch, SizeClass
+from kdleak.found import (
+    BlockPointer,
+    BlockSearch,
+    GapKind,
+    PoolBlock,
+    SiteKind,
+    SiteSearch,
+    SizeClass,
+)
 from kdleak.model import Pool, PoolCounters, TagUsage
 from kdleak.quantities import amount
 from kdleak.report.diff_text import span, wall_clock
@@ -19,13 +27,9 @@ from kdleak.report.rank_text import average, rows_table
 _SIZES_SHOWN = 4
 _SITES_SHOWN = 4
 _GAPS_SHOWN = 6
-_COUNTED = "the tag tables count"
-"""In the gap that compares what was seen with what is counted, which the report says itself."""
-_TOO_MANY = "more than there can be"
-"""In the same gap, where it says more than that."""
 
-_OUT_OF_TIME = "the time given was over"
-"""In the gap of a search for blocks that --seconds ended."""
+_SAID_ANYWAY = (GapKind.SHORTFALL, GapKind.DOUBT)
+"""Gaps that the lines about a tag's blocks say, too."""
 
 _TIME_IS_OVER = (
     "the time given was over before all pages were looked at (--seconds 0 looks at all of them, "
@@ -275,11 +279,12 @@ def _gaps_of(detail: TagDetail) -> List[str]:
     gaps: List[str] = []
     if detail.blocks is not None and not detail.blocks.complete:
         # Else what could not be seen is no block of this tag.
-        gaps += [
-            _TIME_IS_OVER if _OUT_OF_TIME in gap else gap
-            for gap in detail.blocks.gaps
-            if _COUNTED not in gap or _TOO_MANY in gap
-        ]
+        for gap in detail.blocks.gaps:
+            kind = detail.blocks.kind_of(gap)
+            if kind is GapKind.TIME:
+                gaps.append(_TIME_IS_OVER)
+            elif kind not in _SAID_ANYWAY:
+                gaps.append(gap)
         if _lacking(detail.blocks) and not gaps:
             gaps.append("the blocks counted but not seen: paged out, or not in the dump")
     if detail.sites is not None:

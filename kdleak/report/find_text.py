@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import List, Optional, Sequence
 
 from kdleak.errors import format_address
-from kdleak.found import BlockPointer, BlockSearch, BlockSource, BlockState, PoolBlock, SizeClass
+from kdleak.found import (
+    BlockPointer,
+    BlockSearch,
+    BlockSource,
+    BlockState,
+    GapKind,
+    PoolBlock,
+    SizeClass,
+)
 from kdleak.model import Pool, PoolCounters, TargetInfo
 from kdleak.quantities import amount
 from kdleak.report.page import Page, column_widths, number
@@ -13,8 +21,6 @@ from kdleak.report.palette import PLAIN, Palette
 
 _BYTES_SHOWN = ((16, True), (8, True), (8, False), (6, False), (4, False))
 """How many bytes, and whether with their characters: the widest that fits."""
-_NOT_SEEN = "the others were not seen, which does not mean"
-"""In the gap that says for a pool that less was seen than is counted."""
 
 _DETAILS = 4
 _BAR = 40
@@ -79,7 +85,7 @@ def render_find(
 
 def _gaps(search: BlockSearch) -> List[str]:
     """What could not be looked at; without the comparison that the verdict has in other words."""
-    compared = [gap for gap in search.gaps if _NOT_SEEN in gap]
+    compared = [gap for gap in search.gaps if search.kind_of(gap) is GapKind.SHORTFALL]
     return [gap for gap in search.gaps if len(compared) > 1 or gap not in compared]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kdleak.errors import KdleakError, MemoryUnreadable, SymbolNotFound, format_address
-from kdleak.found import BlockSearch, BlockSource, PoolBlock
+from kdleak.found import BlockSearch, BlockSource, GapKind, PoolBlock
 from kdleak.model import Module, Pool, Symbolized, TagUsage
 from kdleak.nt.bigpages import BigPageTable
 from kdleak.nt.blocks.big_page_rows import (
@@ -91,6 +91,7 @@ class PoolScan:
         self._tally = BlockTally(0)
         self._searched: List[str] = []
         self._gaps: List[str] = []
+        self._gap_kinds: List[Tuple[str, GapKind]] = []
         self._pages = 0
         self._confirmed = 0
 
@@ -210,10 +211,12 @@ class PoolScan:
         scan = self._memory.batches(start, end, _BATCH, skip=sorted(self._skip), writable_only=True)
         for batch in scan:
             if deadline is not None and self._pages and clock() >= deadline:
-                self._gaps.append(
+                gap = (
                     f"the time given was over after {self._pages:,} pages: those at higher "
                     "addresses were not looked at"
                 )
+                self._gaps.append(gap)
+                self._gap_kinds.append((gap, GapKind.TIME))
                 break
             self._pages += len(batch.addresses)
             self._search_batch(batch)
@@ -331,7 +334,8 @@ class PoolScan:
         complete = False
         if counters is not None:
             complete, differences = compare(self._tally, counters, self._pool)
-            self._gaps += differences
+            self._gaps += [sentence for sentence, _ in differences]
+            self._gap_kinds += differences
         else:
             self._gaps.append("what the tag tables count is not known: nothing to compare with")
         if self._confirmed and not complete:
@@ -348,6 +352,7 @@ class PoolScan:
             gaps=tuple(self._gaps),
             bytes_searched=self._pages * PAGE_SIZE,
             complete=complete,
+            gap_kinds=tuple(self._gap_kinds),
         )
 
     def _described(self, nearest: Callable[[int], Symbolized]) -> List[PoolBlock]:

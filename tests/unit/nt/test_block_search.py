@@ -11,7 +11,7 @@ from nt_fakes import FakeSymbols
 from pool_fakes import NONPAGED, PAGE, TAG, PagedMemory, SegmentHeapMachine, chain_page, header
 
 from kdleak.errors import MissingDependency
-from kdleak.found import BlockSource, BlockState, SizeClass
+from kdleak.found import BlockSource, BlockState, GapKind, SizeClass
 from kdleak.model import Module, Pool, PoolCounters, Symbolized, SymbolKind, TagUsage
 from kdleak.nt.blocks.search import search_blocks
 from kdleak.tags import PoolTag
@@ -215,9 +215,8 @@ class TestHeaders:
         assert found.seen == 2048 + 1
         found = target.search(deadline=0.5, clock=lambda: 1.0)
         assert found.seen == 2048
-        assert any(
-            gap.startswith("the time given was over after 2,048 pages") for gap in found.gaps
-        )
+        (gap,) = [gap for gap in found.gaps if found.kind_of(gap) is GapKind.TIME]
+        assert gap.startswith("the time given was over after 2,048 pages")
 
 
 class TestBigPages:
@@ -386,7 +385,8 @@ class TestSegmentHeap:
             target.memory.put(at + 0x10, header(0x140, 2))
         found = target.search(usage((1, 0x140)))
         assert not found.complete
-        assert any("more than there can be" in gap for gap in found.gaps)
+        (gap,) = [gap for gap in found.gaps if found.kind_of(gap) is GapKind.SURPLUS]
+        assert "more than there can be" in gap
         assert "freed blocks that a lookaside list keeps look as if in use" in found.gaps
 
     def test_an_unknown_layout_is_a_gap(self):
