@@ -1,7 +1,8 @@
 """Runs the practice target on a connection: what ``kdleak practice`` calls, and a plain program.
 
 ``python -m kdleak.practice.run net:host=127.0.0.1,port=50000,key=1.2.3.4`` waits for a debugger
-on KDNET, ``python -m kdleak.practice.run tcp:5678`` on a byte stream.
+on KDNET, ``python -m kdleak.practice.run tcp:5678`` on a byte stream. SIGTERM and SIGINT end it;
+SIGUSR1 has it print the truth about every call site as it is at that moment.
 """
 
 from __future__ import annotations
@@ -109,6 +110,12 @@ def run_practice(
         target.close()
 
 
+def show_books(target: PracticeTarget) -> None:
+    """Print the truth about every call site as it is now: one line of JSON."""
+    sys.stdout.write(json.dumps(truth_as_json(target.ground_truth())) + "\n")
+    sys.stdout.flush()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m kdleak.practice.run", description=__doc__)
     parser.add_argument("connection", help="net:host=IP,port=N,key=K or tcp:PORT")
@@ -135,6 +142,8 @@ def main(arguments: list[str] | None = None) -> int:
     def ready(target: PracticeTarget) -> None:
         signal.signal(signal.SIGTERM, lambda *_: target.stop())
         signal.signal(signal.SIGINT, lambda *_: target.stop())
+        if hasattr(signal, "SIGUSR1"):  # not on Windows
+            signal.signal(signal.SIGUSR1, lambda *_: show_books(target))
         sys.stdout.write(f"practice target ready on {target.link.where}\n")
         sys.stdout.flush()
 

@@ -105,6 +105,14 @@ class Practice:
         assert self._process is not None
         return self._process
 
+    def books(self) -> list[dict[str, Any]]:
+        """The truth about every call site as it is now; the target must stand still."""
+        assert self.process.stdout is not None
+        self.process.send_signal(signal.SIGUSR1)
+        found = json.loads(self.process.stdout.readline())
+        assert isinstance(found, list)
+        return found
+
     def finish(self) -> dict[str, object]:
         """End the target.
 

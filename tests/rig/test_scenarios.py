@@ -36,9 +36,12 @@ def hunter(
     monkeypatch.setenv(MARK, rig.session)
     monkeypatch.delenv("_NT_SYMBOL_PATH", raising=False)
 
-    def run(scenario: str, hits: int, min_age: Optional[float] = None) -> HuntResult:
+    def run(
+        scenario: str, hits: int, *workload: str, min_age: Optional[float] = None
+    ) -> HuntResult:
         practice = practice_over_kdnet(
-            "--seed", "7", "--break-at-tick", str(TICK), "--scenario", scenario, late=True
+            *("--seed", "7", "--break-at-tick", str(TICK), "--scenario", scenario, *workload),
+            late=True,
         )
         practice.symbols += f";{SCENARIO_DIRECTORY}"
         with opened(request.param, practice, rig, tmp_path) as engine:
@@ -64,7 +67,7 @@ def hunter(
 
 
 def test_a_leak_behind_five_framework_frames(hunter: Callable[..., HuntResult]) -> None:
-    result = hunter("frameworks", 150, 0.3)
+    result = hunter("frameworks", 150, min_age=0.3)
     allocating = {
         str(site.blame.symbol).split("+")[0]: site for site in result.sites if site.allocs
     }
@@ -88,3 +91,13 @@ def test_blocks_freed_by_another_driver(hunter: Callable[..., HuntResult]) -> No
     assert judged["takerdrv!ConsumeMessages"] is Judgement.FREES_ONLY
     assert judged["makerdrv!MakeMessage"] in (Judgement.CLEARED, Judgement.TOO_FEW)
     assert result.pairing.paired > 30
+
+
+def test_a_cache_that_warms_up(hunter: Callable[..., HuntResult]) -> None:
+    """It fills at first, and then gives back an entry for every new one."""
+    result = hunter("cache", 400, "--scenario-cache-entries", str(TICK + 100))
+    assert result.accused is None
+    (site,) = (site for site in result.sites if site.allocs)
+    assert str(site.frame.symbol).startswith("cachedrv!AddEntry+")
+    assert site.judgement not in (Judgement.ACCUSED, Judgement.SUSPECTED), site.sentence
+    assert 50 < result.pairing.frees_of_older < site.allocs - 50
