@@ -104,6 +104,8 @@ def _figures(site: Node, hours: float, *, scaled: bool) -> SiteFigures:
     count = poisson_interval(outstanding)
     each = held / outstanding if outstanding else 0.0
     estimate, low, high = float(held), count.low * each, count.high * each
+    if not stayed:
+        estimate = low = 0.0  # what was in use at the end is no older than usual: it comes back
     figures = site.find_node("scaled") if scaled else None
     if figures is not None:
         interval = figures.node("bytes_within")
