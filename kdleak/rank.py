@@ -14,7 +14,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from kdleak.allocator_frames import StopClass, classify
 from kdleak.engine.base import Engine
-from kdleak.errors import KdleakError, NotLive
+from kdleak.errors import ExitCode, KdleakError, NotLive
 from kdleak.hunt_options import RankOptions
 from kdleak.model import Pool, PoolCounters, PoolSnapshot, Stack, Stop, StopKind
 from kdleak.pool_limits import hours_left, pool_limits
@@ -91,6 +91,40 @@ def rank(
             narrate(remark)
         measurement.run(narrate)
     return measurement.result()
+
+
+def used_if_crashed(
+    options: RankOptions, engine: Engine, narrate: Callable[[str], None]
+) -> RankOptions:
+    """The same options, but for a target that must not run again: by what its tags hold.
+
+    Args:
+        options: as asked for.
+        engine: stopped.
+        narrate: told why it is something else.
+    """
+    crashed = engine.target.live and engine.stop.kind is StopKind.BUG_CHECK
+    if not crashed or options.by is RankBy.USED:
+        return options
+    narrate(
+        "The target is in a bug check and must not run: growth cannot be measured, so this is "
+        "what the tags hold."
+    )
+    return replace(options, by=RankBy.USED, snapshots=1)
+
+
+def exit_code(result: RankResult, asked: RankBy) -> ExitCode:
+    """What a ranking's outcome is to a calling program.
+
+    Args:
+        result: of the ranking.
+        asked: how the tags were to be ranked.
+    """
+    if result.interrupted:
+        return ExitCode.INTERRUPTED
+    if result.gaps or result.stop is not None or result.by is not asked:
+        return ExitCode.INCOMPLETE
+    return ExitCode.DONE
 
 
 @dataclass

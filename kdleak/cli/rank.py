@@ -23,8 +23,8 @@ from kdleak.errors import ExitCode, JournalError, UsageError
 from kdleak.explain import explain_rank
 from kdleak.hunt_options import RankOptions
 from kdleak.journal import Journal
-from kdleak.model import Pool, StopKind
-from kdleak.rank import rank
+from kdleak.model import Pool
+from kdleak.rank import exit_code, rank, used_if_crashed
 from kdleak.report.json_report import rank_json
 from kdleak.report.rank_text import render_rank
 from kdleak.result import RankBy
@@ -116,22 +116,13 @@ def command(
     view = console.ProgressView()
     with view.shown(), attached(choice, memory, view.narrate) as session:
         options = session.memory.rank or options
-        asked_by = options.by
         if session.live:
             _tell_left_over(session.journal, session.engine.where, view.narrate)
         elif options.by is RankBy.GROWTH:  # of a recording made inside a debugger
             options = replace(options, by=RankBy.USED, snapshots=1)
-            asked_by = options.by
-        must_stay = session.live and session.engine.stop.kind is StopKind.BUG_CHECK
-        if must_stay and options.by is RankBy.GROWTH:
-            view.narrate(
-                "The target is in a bug check and must not run: growth cannot be measured, so "
-                "this is what the tags hold."
-            )
-            options = replace(options, by=RankBy.USED, snapshots=1)
         result = rank(
             session.engine,
-            options,
+            used_if_crashed(options, session.engine, view.narrate),
             clock=session.clock,
             narrate=view.narrate,
             progress=view,
@@ -150,10 +141,7 @@ def command(
     console.write_result(text, output, force=force)
     if result.interrupted:
         console.narrate("interrupted: the ranking covers what was measured until then.")
-        return ExitCode.INTERRUPTED
-    if result.gaps or result.stop is not None or result.by is not asked_by:
-        return ExitCode.INCOMPLETE
-    return ExitCode.DONE
+    return exit_code(result, options.by)
 
 
 def _given(context: click.Context, name: str) -> bool:

@@ -9,8 +9,7 @@ from kdleak.errors import ExitCode
 from kdleak.explain import explain_rank
 from kdleak.hunt_options import RankOptions
 from kdleak.journal import Journal
-from kdleak.model import StopKind
-from kdleak.rank import rank
+from kdleak.rank import exit_code, rank, used_if_crashed
 from kdleak.report.json_report import rank_json
 from kdleak.report.rank_text import render_rank
 from kdleak.result import RankBy, RankResult
@@ -47,20 +46,13 @@ class RankJob(Job[RankResult]):
     def operate(self, engine: LiveEngine, request: Request, journal: Journal) -> RankResult:
         """See ``Job``: a target in a bug check must not run, so only what is held is ranked."""
         del journal  # a ranking writes nothing
-        options = request.rank or RankOptions()
-        crashed = engine.target.live and engine.stop.kind is StopKind.BUG_CHECK
-        if crashed and options.by is RankBy.GROWTH:
-            self.output.narrate(
-                "The target is in a bug check and must not run: growth cannot be measured, so "
-                "this is what the tags hold."
-            )
-            options = replace(options, by=RankBy.USED, snapshots=1)
+        narrate = self.output.narrate
         return rank(
             engine,
-            options,
+            used_if_crashed(request.rank or RankOptions(), engine, narrate),
             clock=clock_of(engine),
-            narrate=self.output.narrate,
-            progress=Progress(self.output.narrate),
+            narrate=narrate,
+            progress=Progress(narrate),
         )
 
     def text(self, result: RankResult, request: Request) -> Tuple[str, Tuple[Link, ...]]:
@@ -78,11 +70,8 @@ class RankJob(Job[RankResult]):
 
     def code(self, result: RankResult) -> ExitCode:
         """See ``Job``."""
-        if result.interrupted:
-            return ExitCode.INTERRUPTED
         asked = self.request.rank.by if self.request and self.request.rank else result.by
-        incomplete = bool(result.gaps) or result.stop is not None or result.by is not asked
-        return ExitCode.INCOMPLETE if incomplete else ExitCode.DONE
+        return exit_code(result, asked)
 
     def leave_stopped(self, result: RankResult) -> bool:
         """See ``Job``."""

@@ -9,10 +9,10 @@ from typing import Dict, List, Sequence
 import pytest
 from hunt_fakes import LEAK, OTHER, Clock, FakeEngine, alloc, foreign, leaking
 
-from kdleak.errors import NotLive, UsageError
+from kdleak.errors import ExitCode, NotLive, UsageError
 from kdleak.hunt_options import RankOptions
-from kdleak.model import Pool, PoolCounters, PoolSnapshot, StopKind, TagUsage
-from kdleak.rank import pick_suspect, rank, rank_rows
+from kdleak.model import Pool, PoolCounters, PoolSnapshot, Stop, StopKind, TagUsage
+from kdleak.rank import exit_code, pick_suspect, rank, rank_rows, used_if_crashed
 from kdleak.report.rank_text import hours, render_rank
 from kdleak.result import HuntProgress, RankBy, Trend
 from kdleak.tags import PoolTag
@@ -284,3 +284,23 @@ def test_ctrl_c_while_the_limits_are_read_keeps_the_ranking() -> None:
 )
 def test_hours_in_words(value: float, words: str) -> None:
     assert hours(value) == words
+
+
+def test_a_target_in_a_bug_check_is_ranked_by_what_its_tags_hold() -> None:
+    engine = FakeEngine()
+    said: List[str] = []
+    engine.stop = Stop(StopKind.BUG_CHECK)
+    asked = RankOptions(by=RankBy.GROWTH)
+    options = used_if_crashed(asked, engine, said.append)
+    assert (options.by, options.snapshots) == (RankBy.USED, 1)
+    assert len(said) == 1
+    assert "must not run" in said[0]
+    assert exit_code(rank(engine, options, clock=engine.clock), asked.by) is ExitCode.INCOMPLETE
+    assert used_if_crashed(options, engine, said.append) is options
+    engine.stop = Stop(StopKind.BREAK_IN)
+    assert used_if_crashed(asked, engine, said.append) is asked
+    assert len(said) == 1
+    result = rank(engine, options, clock=engine.clock)
+    assert exit_code(result, RankBy.USED) is ExitCode.DONE
+    assert exit_code(replace(result, gaps=("a gap",)), RankBy.USED) is ExitCode.INCOMPLETE
+    assert exit_code(replace(result, interrupted=True), RankBy.USED) is ExitCode.INTERRUPTED
