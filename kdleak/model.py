@@ -216,6 +216,9 @@ class Stack:
         return "\n".join(str(frame.symbol) for frame in self.frames)
 
 
+NO_STACK = Stack(())
+
+
 class StopKind(enum.Enum):
     """Why the target is stopped, as far as the engine can tell by itself."""
 
