@@ -7,6 +7,7 @@ from typing import Sequence
 from kdleak.errors import format_address
 from kdleak.model import Pool, Stack, TargetInfo
 from kdleak.pool_hit_tag import SYMBOL
+from kdleak.quantities import amount
 from kdleak.report.blame_text import blame_lines, owner_line
 from kdleak.report.page import Page, column_widths, duration, number, signed, unknown
 from kdleak.report.palette import PLAIN, Palette
@@ -81,8 +82,8 @@ def render_hunt(
         page.heading(f"Changed in the target{', as recorded' if replayed else ''}")
         page.paragraph(
             f"{SYMBOL} at {format_address(change.address)}: 0x{change.original:08x} to "
-            f"0x{change.armed:08x} ({result.tag}), {change.times_armed} "
-            f"time{'' if change.times_armed == 1 else 's'}, {back}."
+            f"0x{change.armed:08x} ({result.tag}), "
+            f"{amount(change.times_armed, 'time')}, {back}."
         )
     page.line("")
     safety(page, result.disarm)
@@ -250,7 +251,7 @@ def _watched(page: Page, result: HuntResult) -> None:
     page.heading("Watched")
     text = (
         f"{done.hits:,} hits in {done.seconds:.1f} s; armed {done.share_watched:.0%} of the time"
-        f" in {done.bursts} burst{'' if done.bursts == 1 else 's'}; target stopped "
+        f" in {amount(done.bursts, 'burst')}; target stopped "
         f"{done.share_stopped:.0%} of the time"
     )
     if done.requests and done.hits:
