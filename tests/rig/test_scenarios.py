@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Tuple
 
 import pytest
 
@@ -37,7 +37,11 @@ def hunter(
     monkeypatch.delenv("_NT_SYMBOL_PATH", raising=False)
 
     def run(
-        scenario: str, hits: int, *workload: str, min_age: Optional[float] = None
+        scenario: str,
+        hits: int,
+        *workload: str,
+        min_age: Optional[float] = None,
+        variables: Sequence[Tuple[str, int]] = (),
     ) -> HuntResult:
         practice = practice_over_kdnet(
             *("--seed", "7", "--break-at-tick", str(TICK), "--scenario", scenario, *workload),
@@ -46,6 +50,8 @@ def hunter(
         practice.symbols += f";{SCENARIO_DIRECTORY}"
         with opened(request.param, practice, rig, tmp_path) as engine:
             at_the_moment(engine)
+            for name, value in variables:
+                engine.write(engine.symbol(name), value.to_bytes(4, "little"))
             result = hunt(
                 engine,
                 HuntOptions(
@@ -95,9 +101,15 @@ def test_blocks_freed_by_another_driver(hunter: Callable[..., HuntResult]) -> No
 
 def test_a_cache_that_warms_up(hunter: Callable[..., HuntResult]) -> None:
     """It fills at first, and then gives back an entry for every new one."""
-    result = hunter("cache", 400, "--scenario-cache-entries", str(TICK + 100))
+    entries = 60
+    result = hunter(
+        *("cache", 400, "--scenario-operations", "0", "--scenario-cache-entries", str(entries)),
+        variables=[("cachedrv!ScenarioOperationsPerTick", 2)],
+    )
     assert result.accused is None
     (site,) = (site for site in result.sites if site.allocs)
     assert str(site.frame.symbol).startswith("cachedrv!AddEntry+")
     assert site.judgement not in (Judgement.ACCUSED, Judgement.SUSPECTED), site.sentence
-    assert 50 < result.pairing.frees_of_older < site.allocs - 50
+    assert site.allocs > 200
+    assert site.outstanding in (entries - 1, entries)
+    assert result.pairing.frees_of_older == 0
