@@ -62,8 +62,3 @@ def _runs(through: List[Tuple[str, str]]) -> Tuple[LayerUse, ...]:
         LayerUse(module, words, len(list(run)))
         for (module, words), run in itertools.groupby(through)
     )
-
-
-def blame_index(stack: Stack, frameworks: Optional[Frameworks] = None) -> int:
-    """Index of the frame to blame; see ``blame``."""
-    return blame(stack, frameworks).index

@@ -10,7 +10,7 @@ verdict are in ``kdleak.verdict``, what scales a sampled tag to the whole hunt i
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from kdleak.allocator_frames import call_site_index, kernel_addresses
 from kdleak.blame import blame
@@ -424,13 +424,3 @@ class Ledger:
                 site.key,
             ),
         )
-
-
-def aggregate(
-    hits: Iterable[Hit], pointer_size: int, now: float, share_watched: float = 1.0
-) -> Tuple[Tuple[CallSite, ...], Tuple[StackUse, ...], Pairing]:
-    """Book a whole list of hits: call sites, stacks and how well frees were paired."""
-    ledger = Ledger(pointer_size)
-    for hit in hits:
-        ledger.add(hit)
-    return ledger.sites(now, share_watched), ledger.stacks(), ledger.pairing()

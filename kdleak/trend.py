@@ -141,11 +141,6 @@ def _fit(line: Slope, times: Sequence[float], values: Sequence[float]) -> TrendF
     )
 
 
-def trend_of(counters: Sequence[PoolCounters], *, traffic_known: bool = True) -> Trend:
-    """The class alone, of evenly spaced snapshots; see ``movement``."""
-    return movement(counters, traffic_known=traffic_known).trend
-
-
 def _condensed(
     times: Sequence[float], values: Sequence[float]
 ) -> Tuple[Sequence[float], Sequence[float]]:

@@ -110,16 +110,6 @@ class RankRow:
         """Change of the outstanding blocks, first to last snapshot."""
         return self.last.outstanding - self.first.outstanding
 
-    @property
-    def new_allocs(self) -> int:
-        """Allocations between the first and the last snapshot."""
-        return self.last.allocs - self.first.allocs
-
-    @property
-    def new_frees(self) -> int:
-        """Frees between the first and the last snapshot."""
-        return self.last.frees - self.first.frees
-
 
 @dataclass(frozen=True)
 class RankResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kdleak.blame import blame, blame_index
+from kdleak.blame import blame
 from kdleak.blamed import LayerUse
 from kdleak.frameworks import built_in_frameworks
 from kdleak.model import Frame, Stack, Symbolized
@@ -21,7 +21,7 @@ def stack(*names: str) -> Stack:
 
 def blamed(*names: str) -> str:
     symbols = stack(*names)
-    symbol = symbols.frames[blame_index(symbols)].symbol
+    symbol = symbols.frames[blame(symbols).index].symbol
     return f"{symbol.module}!{symbol.name}" if symbol.name else symbol.module
 
 
@@ -77,8 +77,8 @@ def test_frames_without_a_name_are_passed_over() -> None:
 def test_a_users_own_wrapper_is_looked_through() -> None:
     frameworks = built_in_frameworks().through(["drv!MyAlloc*"])
     symbols = stack("drv!MyAllocate", "drv!Open")
-    assert blame_index(symbols) == 2
-    assert blame_index(symbols, frameworks) == 3
+    assert blame(symbols).index == 2
+    assert blame(symbols, frameworks).index == 3
 
 
 @pytest.mark.parametrize(

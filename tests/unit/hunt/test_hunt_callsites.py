@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import random
-from typing import Iterable, List, Optional
+from typing import Iterable, List, Optional, Tuple
 
 import pytest
 from hunt_fakes import ALLOC_TOP, FREE_TOP, stack
 
-from kdleak.callsites import Ledger, aggregate
+from kdleak.callsites import Ledger
 from kdleak.model import Block, BlockTrust, Hit, HitKind, PoolCounters, TagUsage
-from kdleak.result import Judgement, TagGrowth
+from kdleak.result import CallSite, Judgement, Pairing, StackUse, TagGrowth
 from kdleak.tags import PoolTag
 from kdleak.verdict import choose_accused, verdict_sentences
+
+
+def aggregate(
+    hits: Iterable[Hit], pointer_size: int, now: float, share_watched: float = 1.0
+) -> Tuple[Tuple[CallSite, ...], Tuple[StackUse, ...], Pairing]:
+    """Book a whole list of hits: call sites, stacks and how well frees were paired."""
+    ledger = Ledger(pointer_size)
+    for hit in hits:
+        ledger.add(hit)
+    return ledger.sites(now, share_watched), ledger.stacks(), ledger.pairing()
 
 
 class Script:

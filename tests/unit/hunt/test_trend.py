@@ -14,9 +14,14 @@ from kdleak.model import Pool, PoolCounters, PoolSnapshot, TagUsage
 from kdleak.rank import pick_suspect, rank_rows
 from kdleak.result import RankBy, Trend
 from kdleak.tags import PoolTag
-from kdleak.trend import fit_of_all, movement, trend_of
+from kdleak.trend import fit_of_all, movement
 
 INNOCENT = {Trend.SAWTOOTH, Trend.UP_AND_DOWN, Trend.SHRANK, Trend.FLAT, Trend.UNCERTAIN}
+
+
+def trend_of(counters: Sequence[PoolCounters], *, traffic_known: bool = True) -> Trend:
+    """The class alone, of evenly spaced snapshots."""
+    return movement(counters, traffic_known=traffic_known).trend
 
 
 def counters(*points: Sequence[int]) -> List[PoolCounters]:
