@@ -15,7 +15,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
-import statistics
 import sys
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,8 +33,8 @@ slope in 11 of 12 cases only."""
 _EXACT = 33
 """Points up to which the test is exact; beyond, the normal approximation is as good."""
 
-Z = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-"""Standard errors to either side of it."""
+Z = 1.959963984540054
+"""Standard errors to either side of it: the 97.5 % quantile of the normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,17 @@ class Slope:
     high: float
     p_rise: float
     points: int
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle value, or the mean of the two in the middle, of one value or more.
+
+    The library's ``statistics`` loads ``_decimal``, which is not made to be loaded anew in every
+    subinterpreter, as WinDbg's scripts would.
+    """
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return (ordered[middle] + ordered[-middle - 1]) / 2
 
 
 def estimate(times: Sequence[float], values: Sequence[float]) -> Slope:
@@ -132,7 +142,7 @@ def estimate_in_python(times: Sequence[float], values: Sequence[float]) -> Slope
     low = max(round((pairs - spread) / 2) - 1, 0)
     high = min(round((pairs + spread) / 2), pairs - 1)
     return Slope(
-        statistics.median(slopes),
+        median(slopes),
         slopes[low],
         slopes[high],
         _p_rise(count, ties, concordant, discordant),

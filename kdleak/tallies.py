@@ -9,6 +9,7 @@ from kdleak.blame import Blame
 from kdleak.growth_series import shape_of
 from kdleak.model import Frame, Stack
 from kdleak.result import CallSite, Interval, Scaled, SeriesPoint
+from kdleak.slope import median
 from kdleak.verdict import Evidence, SiteFacts, judge
 
 OLD_FACTOR = 4.0
@@ -169,7 +170,7 @@ def finished_site(
         outstanding_old_bytes=aged.old_bytes,
         min_age=tally.old_beyond(min_age),
         oldest_age=max(aged.ages, default=None),
-        median_age=_median(aged.ages),
+        median_age=median(aged.ages) if aged.ages else None,
         share_staying=facts.share_staying,
         growth=shape.growth,
         series=series,
@@ -177,12 +178,3 @@ def finished_site(
         through=whom.through,
         blame_found=whom.found,
     )
-
-
-def _median(ages: List[float]) -> Optional[float]:
-    # The module of that name loads C extensions, which fail in WinDbg's interpreter.
-    if not ages:
-        return None
-    ordered = sorted(ages)
-    middle = len(ordered) // 2
-    return (ordered[middle] + ordered[-middle - 1]) / 2

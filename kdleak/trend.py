@@ -10,14 +10,13 @@ rises consistently, too: measured by its traffic, or by how alike the steps are.
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import dataclass
 from typing import Optional, Sequence, Tuple
 
 from kdleak.drift import drift, widened
 from kdleak.model import PoolCounters
 from kdleak.result import Trend, TrendFit
-from kdleak.slope import FEW, INTERVAL_FROM, Slope, estimate, library_usable
+from kdleak.slope import FEW, INTERVAL_FROM, Slope, estimate, library_usable, median
 
 SIGNIFICANT = 0.05
 """Chance of a rise that consistent, below which it is taken for one."""
@@ -151,8 +150,8 @@ def _condensed(
     edges = [count * part // _CONDENSED for part in range(_CONDENSED + 1)]
     parts = list(zip(edges, edges[1:]))
     return (
-        [statistics.median(times[start:end]) for start, end in parts],
-        [statistics.median(values[start:end]) for start, end in parts],
+        [median(times[start:end]) for start, end in parts],
+        [median(values[start:end]) for start, end in parts],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 import sys
 from typing import List, Tuple
 
@@ -128,3 +129,13 @@ def test_scipy_is_for_many_points_outside_windbg_only(monkeypatch: pytest.Monkey
     estimate(range(FEW + 1), range(FEW + 1))
     assert asked == [FEW + 1]
     slope.library_usable.cache_clear()
+
+
+@given(st.lists(st.integers(-(2**40), 2**40), min_size=1, max_size=9))
+def test_the_median_is_the_librarys(values: List[int]) -> None:
+    assert slope.median(values) == statistics.median(values)
+
+
+def test_the_quantile_is_that_of_the_confidence() -> None:
+    quantile = statistics.NormalDist().inv_cdf((1 + slope.CONFIDENCE) / 2)
+    assert pytest.approx(quantile, rel=1e-12) == slope.Z
