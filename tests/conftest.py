@@ -1,4 +1,4 @@
-"""What every unit test finds as it should be."""
+"""What every test finds as it should be."""
 
 from __future__ import annotations
 
