@@ -82,14 +82,9 @@ def _hunt(page: Page, hunt: Node, top: int) -> None:
 
 def _sites(page: Page, hunt: Node, top: int) -> None:
     sites = hunt.nodes("call_sites")
-    titles = ("Outstanding", "Blocks", "Allocs", "Freed here")
-    rows = [
-        tuple(
-            number(site.integer(key, 0))
-            for key in ("outstanding_bytes", "outstanding", "allocs", "frees")
-        )
-        for site in sites[:top]
-    ]
+    titles = ("Outstanding", "Blocks", "Old", "Allocs", "Freed here")
+    keys = ("outstanding_bytes", "outstanding", "outstanding_old", "allocs", "frees")
+    rows = [tuple(number(site.integer(key, 0)) for key in keys) for site in sites[:top]]
     widths = column_widths(titles, rows)
     page.heading(f"Call sites (top {len(rows)} of {len(sites)})")
     page.row(titles, widths, "Call site")

@@ -267,12 +267,15 @@ def _watched(page: Page, result: HuntResult) -> None:
                 "the lower ends allow for each of them.",
                 hanging=2,
             )
+    short = done.unaddressed or any(site.outstanding_unsized for site in result.sites)
+    # A free is often of a block whose allocation told the size.
+    left_out = "so left out of the bytes" if short else "none of them of an outstanding block"
     for count, words in (
         (done.late_hits, "that arrived after a disarm"),
         (done.broken_stacks, "with a stack that ends early"),
         (done.unaddressed, "without a known block address, so left out of the pairing"),
         (done.hits_left_out, "in all figures, but too many to be listed one by one in JSON"),
-        (done.unsized, "without a known block size, so left out of the bytes"),
+        (done.unsized, f"without a known block size, {left_out}"),
     ):
         if count:
             page.paragraph(f"Hits {words}: {count:,}.")

@@ -221,7 +221,7 @@ def test_what_makes_a_comparison_doubtful_is_remarked() -> None:
     after = hunt()
     after["target"].update(architecture="arm64")
     after["started_at"] = "2020-01-01T00:00:00.000Z"
-    after["completeness"].update(bursts=5, seconds_watched=0.5)
+    after["completeness"].update(bursts=5, seconds=1.0, seconds_watched=0.45)
     remarks = " ".join(compare(hunt(), after).remarks)
     assert "The targets differ: x64 before, arm64 after." in remarks
     assert "The hunt named first is the later one" in remarks
