@@ -76,18 +76,17 @@ def command(
       kdleak find Leak -z MEMORY.DMP --pool nonpaged --size 320 --limit 100
       kdleak find "Irp " -z MEMORY.DMP --json -o irps.json
     """
-    wanted = tag
     _refuse_live(target)
     console.refuse_overwrite(output, force=force)
     choice = choose_target(target)
     with attached(choice, Memory("find"), console.narrate) as session:
         engine = _dump_engine(session.engine)
         snapshot = _usage(engine)
-        counters = snapshot.find(wanted) if snapshot is not None else None
+        counters = snapshot.find(tag) if snapshot is not None else None
         if snapshot is not None and counters is None:
             # Where rows are missing, that it is not in the others tells nothing.
-            counters = None if snapshot.gaps else TagUsage(wanted)
-            _tell_similar(wanted, snapshot)
+            counters = None if snapshot.gaps else TagUsage(tag)
+            _tell_similar(tag, snapshot)
         memory = engine.memory
         if memory is None:
             raise UnsupportedTarget(
@@ -96,7 +95,7 @@ def command(
                 "use a full, kernel or active memory dump",
             )
         found = search_blocks(
-            wanted,
+            tag,
             memory=memory,
             modules=engine.modules(),
             symbol=engine.symbol,

@@ -85,7 +85,6 @@ def command(
       kdleak sites Leak -z MEMORY.DMP --pooltag pooltag.txt --json -o leak-sites.json
       kdleak sites Leak -k net:port=50000,key=1.2.3.4 --module leakydrv
     """
-    wanted = tag
     console.refuse_overwrite(output, force=force)
     require_disassembler()
     lists = tag_lists(pooltag, console.narrate, kd=target.kd)
@@ -103,8 +102,8 @@ def command(
             console.narrate(_cost(size, len(chosen), live=engine.target.live))
             progress = _Progress(size, console.narrate, session.clock)
         data_sections = with_data or at_hand
-        found = search_sites(
-            wanted,
+        (found,) = search_sites(
+            (tag,),
             memory=memory,
             modules=loaded,
             symbol=engine.symbol,
@@ -125,7 +124,7 @@ def command(
             engine.name,
             tuple(module.name for module in chosen) if modules else (),
             data_sections,
-            lists.owner_of(wanted),
+            lists.owner_of(tag),
             lists.files,
         )
     text = (

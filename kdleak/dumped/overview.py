@@ -106,12 +106,12 @@ def _closely(
 
 def _sites(engine: DumpEngine, tags: Sequence[PoolTag]) -> Tuple[Dict[PoolTag, SiteSearch], str]:
     """The code that asks for each tag, and why it was not searched."""
-    from kdleak.nt.sites.search import search_sites_of  # noqa: PLC0415 - capstone
+    from kdleak.nt.sites.search import search_sites  # noqa: PLC0415 - capstone
 
     if not tags:
         return {}, ""
     try:
-        found = search_sites_of(
+        found = search_sites(
             tags,
             memory=engine.memory or engine,
             modules=engine.modules(),

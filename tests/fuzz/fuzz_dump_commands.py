@@ -188,8 +188,8 @@ class Checker:
 
     def _sites(self, engine: DumpEngine, wounded: Wounded) -> None:
         del wounded
-        found = search_sites(
-            LEAK,
+        (found,) = search_sites(
+            (LEAK,),
             memory=engine.memory or engine,
             modules=engine.modules(),
             symbol=engine.symbol,

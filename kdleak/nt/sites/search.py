@@ -57,36 +57,6 @@ def code_size(memory: MemoryReader, modules: Sequence[Module]) -> int:
 
 
 def search_sites(
-    tag: PoolTag,
-    *,
-    memory: MemoryReader,
-    modules: Sequence[Module],
-    symbol: Callable[[str], int],
-    nearest: Callable[[int], Symbolized],
-    pointer_size: int,
-    architecture: Architecture,
-    only: Sequence[str] = (),
-    data_sections: bool = True,
-    limit: int = DEFAULT_LIMIT,
-    progress: Callable[[str, int], None] | None = None,
-) -> SiteSearch:
-    """Find the code that asks for a tag; see ``search_sites_of``."""
-    return search_sites_of(
-        (tag,),
-        memory=memory,
-        modules=modules,
-        symbol=symbol,
-        nearest=nearest,
-        pointer_size=pointer_size,
-        architecture=architecture,
-        only=only,
-        data_sections=data_sections,
-        limit=limit,
-        progress=progress,
-    )[0]
-
-
-def search_sites_of(
     tags: Sequence[PoolTag],
     *,
     memory: MemoryReader,

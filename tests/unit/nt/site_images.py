@@ -90,8 +90,8 @@ class Target:
         return Symbolized(address, owner, symbol, address - at, SymbolKind.PDB)
 
     def search(self, tag: PoolTag = LEAK, **options: object) -> SiteSearch:
-        return search_sites(
-            tag,
+        (found,) = search_sites(
+            (tag,),
             memory=self,
             modules=self.modules,
             symbol=self.symbol,
@@ -100,6 +100,7 @@ class Target:
             architecture=self.architecture,
             **options,  # type: ignore[arg-type]
         )
+        return found
 
 
 # ---- images built by clang ----

@@ -28,7 +28,7 @@ from kdleak.found import SiteKind, SiteSearch
 from kdleak.model import Architecture, Module
 from kdleak.nt.pe import read_image
 from kdleak.nt.sites.imports import read_imports
-from kdleak.nt.sites.search import code_size, search_sites_of
+from kdleak.nt.sites.search import code_size, search_sites
 from kdleak.tags import PoolTag
 
 TAG = b"Leak"
@@ -365,7 +365,7 @@ def test_several_tags_in_one_pass() -> None:
     target = by_hand(code.code)
     tags = (LEAK, PoolTag.parse("Else"), PoolTag.parse("Xyzw"))
     before = target.reads
-    results = search_sites_of(
+    results = search_sites(
         tags,
         memory=target,
         modules=target.modules,

@@ -46,8 +46,8 @@ def search(machine: PracticeMachine, tag: str) -> SiteSearch:
         module, name, offset = machine.nearest(address)
         return Symbolized(address, module, name, offset, SymbolKind.PDB)
 
-    return search_sites(
-        PoolTag.parse(tag),
+    (found,) = search_sites(
+        (PoolTag.parse(tag),),
         memory=MachineMemory(machine),
         modules=[Module(one.name, one.base, one.size, one.file_name) for one in machine.images],
         symbol=symbol,
@@ -55,6 +55,7 @@ def search(machine: PracticeMachine, tag: str) -> SiteSearch:
         pointer_size=8,
         architecture=Architecture.X64,
     )
+    return found
 
 
 def returns_after(machine: PracticeMachine, call: int) -> int:
