@@ -14,7 +14,7 @@ from kdleak.cli.log_input import is_recording
 from kdleak.cli.parse import show_logs
 from kdleak.cli.report_files import write_hunt_html
 from kdleak.cli.session import attached
-from kdleak.cli.shared_options import ranking_options, result_options
+from kdleak.cli.shared_options import ranking_options, result_options, top_option
 from kdleak.cli.target_options import (
     FiniteRange,
     TargetChoice,
@@ -96,7 +96,7 @@ from kdleak.windbg.recording import Memory, as_replayed
     show_default=True,
     help="Frames of a stack.",
 )
-@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Sites.")
+@top_option(10, "Sites.")
 @click.option(
     "--html",
     "html_file",
