@@ -14,6 +14,7 @@ from kdleak.engine.native import NativeEngine
 from kdleak.hunt import hunt
 from kdleak.hunt_options import HuntOptions
 from kdleak.journal import Journal
+from kdleak.model import Registers
 from kdleak.practice.ledger import CallSite, changes_between
 from kdleak.practice.machine import PracticeMachine
 from kdleak.practice.workload import Workload
@@ -201,3 +202,24 @@ def test_blocks_that_outlive_a_burst_are_not_scaled_to_a_leak(tmp_path, seed):
     width = site.scaled.blocks_within.high - site.scaled.blocks_within.low
     assert width < 0.3 * booked.allocs
     assert run.result.accused is None
+
+
+def test_registers_that_lead_to_no_block_leave_its_value_unknown(tmp_path, monkeypatch):
+    """Neither header nor big page: said, nothing guessed, nobody accused."""
+    registers = NativeEngine.registers
+
+    def without_pointers(engine):
+        kept = registers(engine).values
+        return Registers({name: kept[name] for name in ("rip", "rsp")})
+
+    monkeypatch.setattr(NativeEngine, "registers", without_pointers)
+    run = hunted(tmp_path, "Leak", 1, None, max_hits=120, hits_per_second=None)
+    result = run.result
+    assert result.completeness.unaddressed == result.completeness.hits == 120
+    assert result.accused is None
+    assert "addresses of the blocks of tag 'Leak' are not known" in result.verdict[0]
+    for function in run.books:
+        site = run.site(function)
+        assert site.unaddressed == site.allocs > 0
+        assert (site.outstanding, site.outstanding_bytes) == (0, 0)
+        assert site.judgement is Judgement.TOO_FEW
