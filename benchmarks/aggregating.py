@@ -15,8 +15,8 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 
+from kdleak.booking.hit_log import HitLog
 from kdleak.callsites import Ledger
-from kdleak.hit_log import HitLog
 from kdleak.model import (
     Architecture,
     Block,

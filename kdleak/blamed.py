@@ -1,6 +1,6 @@
 """What is known of whom a hunt points at: layers looked through, the driver, the tag's owner.
 
-Plain values; ``kdleak.blame`` and ``kdleak.blamed_modules`` make them.
+Plain values; ``kdleak.blaming.blame`` and ``kdleak.blaming.blamed_modules`` make them.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ A call site is the first frame outside the allocator together with the frame to 
 framework allocates for one driver is kept apart from what it allocates for another.
 What cannot be paired is counted apart and never turned into an accusation. The rules of the
 verdict are in ``kdleak.verdict``, what scales a sampled tag to the whole hunt in
-``kdleak.scaling``. Memory grows with call sites, distinct stacks and live blocks, not with hits.
+``kdleak.booking.scaling``. Memory grows with call sites, distinct stacks and live blocks, not with
+hits.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from __future__ import annotations
 from typing import Dict, List, Optional, Tuple
 
 from kdleak.allocator_frames import call_site_index, kernel_addresses
-from kdleak.blame import blame
-from kdleak.frameworks import Frameworks
-from kdleak.growth_series import Figures, SeriesBook
+from kdleak.blaming.blame import blame
+from kdleak.blaming.frameworks import Frameworks
+from kdleak.booking.growth_series import Figures, SeriesBook
+from kdleak.booking.scaling import BurstBooks, Scaler, Whole
+from kdleak.booking.tallies import OLD_FACTOR, Aged, SiteTally, StackKey, StackTally, finished_site
 from kdleak.model import Hit, HitKind
 from kdleak.result import (
     CallSite,
@@ -26,8 +29,6 @@ from kdleak.result import (
     SiteProgress,
     StackUse,
 )
-from kdleak.scaling import BurstBooks, Scaler, Whole
-from kdleak.tallies import OLD_FACTOR, Aged, SiteTally, StackKey, StackTally, finished_site
 from kdleak.verdict import Evidence
 
 _RANK = {
@@ -292,7 +293,7 @@ class Ledger:
     def scaling(self, whole: Whole) -> Optional[Scaling]:
         """All call sites together, scaled to the whole hunt; see ``sites``."""
         scaler = self._scaler(whole)
-        return scaler.scaling() if scaler is not None else None
+        return scaler.scaling() if scaler is not None and scaler.counted else None
 
     def _scaler(self, whole: Optional[Whole]) -> Optional[Scaler]:
         """Nothing is scaled where the tag was never disarmed: all was seen."""
@@ -409,7 +410,7 @@ class Ledger:
             evidence,
             min_age=self._min_age,
             series=series,
-            scaled=scaler.of(site.key) if scaler is not None else None,
+            scaled=scaler.of(site.key) if scaler is not None and scaler.counted else None,
             share=scaler.share_of(site.key) if scaler is not None else None,
         )
 

@@ -15,7 +15,8 @@ from typing import Callable, Optional, Tuple
 
 from kdleak.arm import ArmedTag, require_live
 from kdleak.blamed import KnownOwner
-from kdleak.blamed_modules import with_details
+from kdleak.blaming.blamed_modules import with_details
+from kdleak.blaming.frameworks import Frameworks
 from kdleak.engine.base import Engine
 from kdleak.errors import (
     DisarmNotConfirmed,
@@ -25,7 +26,6 @@ from kdleak.errors import (
     format_address,
 )
 from kdleak.explain import explain
-from kdleak.frameworks import Frameworks
 from kdleak.hunt_options import HuntOptions, RankOptions
 from kdleak.hunt_outcome import HuntFacts, assemble
 from kdleak.journal import Journal

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import List, Optional, Tuple
 
 from kdleak.arm import ArmedTag
+from kdleak.booking.scaling import Whole
 from kdleak.diagnosis import checklist
 from kdleak.engine.base import Engine
 from kdleak.errors import ExitCode
@@ -23,7 +24,6 @@ from kdleak.result import (
     StopReason,
     TagGrowth,
 )
-from kdleak.scaling import Whole
 from kdleak.tags import PoolTag
 from kdleak.verdict import choose_accused, verdict_sentences
 from kdleak.watch import Watch

@@ -1,7 +1,7 @@
 """Ranking of pool tags by growth over a measured interval, or by bytes outstanding.
 
 The biggest user is often not the leak, so a live target is measured: snapshots with the target
-running in between. The pick prefers steady growth (see kdleak.trend) to growth that may be
+running in between. The pick prefers steady growth (see kdleak.trends.trend) to growth that may be
 chance, and never takes a tag that goes up and down or a cache that has filled.
 """
 
@@ -17,7 +17,6 @@ from kdleak.engine.base import Engine
 from kdleak.errors import ExitCode, KdleakError, NotLive
 from kdleak.hunt_options import RankOptions
 from kdleak.model import Pool, PoolCounters, PoolSnapshot, Stack, Stop, StopKind
-from kdleak.pool_limits import hours_left, pool_limits
 from kdleak.result import (
     NO_STACK,
     HuntPhase,
@@ -29,7 +28,8 @@ from kdleak.result import (
     Trend,
 )
 from kdleak.tags import PoolTag
-from kdleak.trend import fit_of_all, movement
+from kdleak.trends.pool_limits import hours_left, pool_limits
+from kdleak.trends.trend import fit_of_all, movement
 
 _UNCERTAIN_WEIGHT, _NOT_SEEN_WEIGHT = 0.1, 0.01
 """A tag whose growth is uncertain, or one burst, must grow ten times as fast as a steady one to be

@@ -11,7 +11,7 @@ Rules, in order:
 4. Of an accusation a suspicion remains when as many blocks from before the watch came back as
    blocks of it stayed: the tag's blocks simply live longer than we watched.
 5. Nor is anybody accused whose blocks stay but stopped getting more (a cache that filled up), or
-   got fewer by half on the way (they do come back); see ``kdleak.growth_series``.
+   got fewer by half on the way (they do come back); see ``kdleak.booking.growth_series``.
 6. Blocks whose address is not known cannot be paired. Each free can cancel only one of them, so
    allocations minus all unpaired frees is the least that must have stayed.
 """
@@ -21,8 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional, Sequence, Tuple
 
-from kdleak.confidence import wilson
-from kdleak.growth_series import NO_SHAPE, Shape
+from kdleak.booking.confidence import wilson
+from kdleak.booking.growth_series import NO_SHAPE, Shape
 from kdleak.model import Pool
 from kdleak.result import CallSite, Interval, Judgement, Pairing, SiteGrowth, TagGrowth
 

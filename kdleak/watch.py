@@ -10,11 +10,11 @@ from typing import Callable, List, Optional, Protocol
 
 from kdleak.allocator_frames import Classification, StopClass, classify
 from kdleak.arm import ArmedTag
+from kdleak.blaming.frameworks import Frameworks
+from kdleak.booking.hit_log import HitLog
 from kdleak.callsites import Ledger
 from kdleak.engine.base import Engine
 from kdleak.errors import KdleakError, LinkError, TargetRestarted
-from kdleak.frameworks import Frameworks
-from kdleak.hit_log import HitLog
 from kdleak.hunt_options import HuntOptions
 from kdleak.model import Block, Hit, HitKind, Registers, Stack, StackEnd, Stop, StopKind
 from kdleak.pacing import Usage, burst_is_over, rest_needed

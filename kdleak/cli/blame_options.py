@@ -10,8 +10,8 @@ from typing import Any, Callable, Optional, Sequence, TypeVar
 import click
 
 from kdleak.blamed import KnownOwner
+from kdleak.blaming.frameworks import FRAMEWORKS_VARIABLE, Frameworks, load_frameworks
 from kdleak.cli.pooltag_option import pooltag_option, tag_lists
-from kdleak.frameworks import FRAMEWORKS_VARIABLE, Frameworks, load_frameworks
 from kdleak.tags import PoolTag
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -8,9 +8,9 @@ from typing import Any, Callable, Optional, TypeVar
 
 import click
 
+from kdleak.blaming.pooltag_file import POOLTAG_VARIABLE, TagLists, load_tag_lists
 from kdleak.engine.channels.kd_find import find_kd
 from kdleak.errors import MissingDependency, UsageError
-from kdleak.pooltag_file import POOLTAG_VARIABLE, TagLists, load_tag_lists
 from kdleak.tags import PoolTag
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

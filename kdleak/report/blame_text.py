@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Sequence
 
 from kdleak.blamed import LayerUse
-from kdleak.blamed_modules import details_of
+from kdleak.blaming.blamed_modules import details_of
 from kdleak.quantities import amount
 from kdleak.report.page import Page
 from kdleak.result import CallSite, HuntResult

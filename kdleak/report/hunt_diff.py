@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Optional, Sequence, Tuple
 
-from kdleak.confidence import binomial_at_most
+from kdleak.booking.confidence import binomial_at_most
 from kdleak.report.html_data import size
 from kdleak.report.hunt_diff_sites import Pair, SiteFigures, pair_sites, site_figures
 from kdleak.report.result_document import Node

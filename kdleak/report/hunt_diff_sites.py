@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
-from kdleak.confidence import Z95, wilson
+from kdleak.booking.confidence import Z95, wilson
 from kdleak.report.html_blame import blamed_frame
 from kdleak.report.result_document import Node
 from kdleak.report.sanitise import sanitise

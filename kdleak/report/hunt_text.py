@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
+from kdleak.booking.tallies import LEAST_AGE, OLD_FACTOR
 from kdleak.errors import format_address
 from kdleak.model import Pool, Stack, TargetInfo
 from kdleak.pool_hit_tag import SYMBOL
@@ -22,7 +23,6 @@ from kdleak.result import (
     Scaled,
     SiteGrowth,
 )
-from kdleak.tallies import LEAST_AGE, OLD_FACTOR
 
 _ROLES = {
     Judgement.ACCUSED: "bad",
@@ -267,6 +267,12 @@ def _watched(page: Page, result: HuntResult) -> None:
                 "the lower ends allow for each of them.",
                 hanging=2,
             )
+    elif done.bursts > 1 and result.growth is None:
+        page.paragraph(
+            "Not scaled to the whole hunt: the kernel's counters, which tell how much there was, "
+            "were not read.",
+            hanging=2,
+        )
     short = done.unaddressed or any(site.outstanding_unsized for site in result.sites)
     # A free is often of a block whose allocation told the size.
     left_out = "so left out of the bytes" if short else "none of them of an outstanding block"

@@ -155,7 +155,7 @@ def restore_document(result: RestoreResult) -> Document:
     }
 
 
-_NOT_SCALED = Absent("nothing was sampled, or in too few bursts")
+_NOT_SCALED = Absent("nothing was sampled, or in too few bursts, or the counters were not read")
 _NO_STOP = Absent("no stop of the target's own")
 
 

@@ -5,9 +5,9 @@ The conventions of ``json_report`` hold; the schema is ``schema/sites.schema.jso
 
 from __future__ import annotations
 
+from kdleak.blaming.pooltag_file import TagOwner
 from kdleak.found import SiteKind, SiteSearch, TagSite
 from kdleak.model import Symbolized
-from kdleak.pooltag_file import TagOwner
 from kdleak.report.json_values import (
     Absent,
     Document,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional, Tuple
 
+from kdleak.blaming.pooltag_file import TagOwner
 from kdleak.model import TargetInfo
-from kdleak.pooltag_file import TagOwner
 
 
 @dataclass(frozen=True)

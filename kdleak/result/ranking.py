@@ -18,7 +18,7 @@ class RankBy(enum.Enum):
 
 
 class Trend(enum.Enum):
-    """How a tag's outstanding bytes moved over the snapshots (see kdleak.trend)."""
+    """How a tag's outstanding bytes moved over the snapshots (see kdleak.trends.trend)."""
 
     STEADY = "steady"
     """Grew consistently, by more than its own traffic would by chance."""
@@ -40,7 +40,7 @@ class Trend(enum.Enum):
 
 @dataclass(frozen=True)
 class TrendFit:
-    """The slope of a tag's outstanding bytes, per hour of running target (see kdleak.slope).
+    """The slope of a tag's outstanding bytes, per hour of running target (see kdleak.trends.slope).
 
     Attributes:
         bytes_per_hour: median slope (Theil-Sen).

@@ -180,8 +180,8 @@ class CallSite:
         growth: how ``outstanding`` moved while watched.
         series: ``outstanding`` at moments evenly spaced over the time watched, first 0, last the
             end; at most 66 of them.
-        scaled: what this comes to over the whole hunt; None when nothing was sampled or there
-            were too few bursts.
+        scaled: what this comes to over the whole hunt; None when nothing was sampled, there
+            were too few bursts, or the tag's counters are not known.
         through: framework layers between ``frame`` and ``blame``, innermost first.
         blame_found: False when there was nothing but framework layers on the stack; ``blame`` is
             the outermost of them then.

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, Optional, Sequence, Tuple
 
+from kdleak.blaming.frameworks import Frameworks, load_frameworks
+from kdleak.blaming.pooltag_file import TagLists, load_tag_lists
 from kdleak.errors import UsageError
-from kdleak.frameworks import Frameworks, load_frameworks
 from kdleak.hunt_options import HuntOptions, RankOptions
 from kdleak.model import Pool
-from kdleak.pooltag_file import TagLists, load_tag_lists
 from kdleak.report.secrets import without_keys
 from kdleak.result import RankBy
 from kdleak.tags import PoolTag

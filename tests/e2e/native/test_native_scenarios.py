@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import pytest
 from direct_host import DirectHost
 
-from kdleak.blamed_modules import MOST_READS
+from kdleak.blaming.blamed_modules import MOST_READS
+from kdleak.blaming.frameworks import built_in_frameworks
 from kdleak.engine.blocks import block_finder
 from kdleak.engine.native import NativeEngine
-from kdleak.frameworks import built_in_frameworks
 from kdleak.hunt import hunt
 from kdleak.hunt_options import HuntOptions
 from kdleak.journal import Journal

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kdleak import slope
-from kdleak.slope import FEW, Slope, estimate, estimate_by_scipy, estimate_in_python
+from kdleak.trends import slope
+from kdleak.trends.slope import FEW, Slope, estimate, estimate_by_scipy, estimate_in_python
 
 VALUES = st.one_of(
     st.integers(0, 3),  # many ties

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kdleak.blaming.pooltag_file import POOLTAG_VARIABLE, load_tag_lists, owner_of
 from kdleak.errors import UsageError
-from kdleak.pooltag_file import POOLTAG_VARIABLE, load_tag_lists, owner_of
 from kdleak.tags import PoolTag
 
 LIST = """\
@@ -156,7 +156,7 @@ def test_unreadable_list_that_was_only_found_is_a_remark(tmp_path) -> None:
 
 
 def test_one_function_for_others(tmp_path, monkeypatch) -> None:
-    from kdleak import pooltag_file
+    from kdleak.blaming import pooltag_file
 
     monkeypatch.setenv(POOLTAG_VARIABLE, str(put(tmp_path, "pooltag.txt", LIST)))
     pooltag_file._default_lists.cache_clear()

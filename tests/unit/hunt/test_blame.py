@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kdleak.blame import blame
 from kdleak.blamed import LayerUse
-from kdleak.frameworks import built_in_frameworks
+from kdleak.blaming.blame import blame
+from kdleak.blaming.frameworks import built_in_frameworks
 from kdleak.model import Frame, Stack, Symbolized
 
 

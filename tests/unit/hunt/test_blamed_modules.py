@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hunt_fakes import LEAK, FakeEngine, Finder, leaking
 
-from kdleak.blamed_modules import (
+from kdleak.blaming.blamed_modules import (
     MOST_MODULES,
     MOST_READS,
     USED_UP,

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdleak.errors import UsageError
-from kdleak.frameworks import (
+from kdleak.blaming.frameworks import (
     FRAMEWORKS_VARIABLE,
     Frameworks,
     built_in_frameworks,
@@ -17,6 +16,7 @@ from kdleak.frameworks import (
     load_frameworks,
     parse_frameworks,
 )
+from kdleak.errors import UsageError
 from kdleak.model import Symbolized
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from kdleak.confidence import binomial_at_most, student_t95, wilson
+from kdleak.booking.confidence import binomial_at_most, student_t95, wilson
 
 
 @pytest.mark.parametrize(

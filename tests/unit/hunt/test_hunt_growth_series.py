@@ -8,7 +8,7 @@ from typing import Callable, Dict, List
 
 import pytest
 
-from kdleak.growth_series import MOST_POINTS, Figures, SeriesBook, shape_of
+from kdleak.booking.growth_series import MOST_POINTS, Figures, SeriesBook, shape_of
 from kdleak.result import SeriesPoint, SiteGrowth
 
 

@@ -7,8 +7,8 @@ from typing import List, Optional, Tuple
 
 import pytest
 
+from kdleak.booking.scaling import BurstBooks, LifeTable, Scaler, Whole, class_of
 from kdleak.result import Scaled
-from kdleak.scaling import BurstBooks, LifeTable, Scaler, Whole, class_of
 
 
 def test_ages_fall_into_classes_in_order() -> None:

@@ -7,12 +7,12 @@ from typing import List, Optional, Tuple
 import pytest
 from hunt_fakes import ALLOC_TOP, FREE_TOP, stack
 
+from kdleak.booking.hit_log import HitLog
+from kdleak.booking.scaling import Whole
+from kdleak.booking.tallies import LEAST_AGE, OLD_FACTOR
 from kdleak.callsites import Ledger
-from kdleak.hit_log import HitLog
 from kdleak.model import Block, Hit, HitKind
 from kdleak.result import CallSite, Judgement, SiteGrowth
-from kdleak.scaling import Whole
-from kdleak.tallies import LEAST_AGE, OLD_FACTOR
 from kdleak.verdict import choose_accused, verdict_sentences
 
 MADE = stack(*ALLOC_TOP, "drv!Make+1", "nt!IofCallDriver+55")

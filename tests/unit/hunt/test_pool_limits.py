@@ -9,9 +9,9 @@ import pytest
 
 from kdleak.errors import LinkLost, MemoryUnreadable, SymbolNotFound
 from kdleak.model import Architecture, Pool, PoolCounters, TargetInfo
-from kdleak.pool_limits import hours_left, pool_limits
 from kdleak.result import PoolLimit, RankRow, Trend, TrendFit
 from kdleak.tags import PoolTag
+from kdleak.trends.pool_limits import hours_left, pool_limits
 
 GB = 1 << 30
 TB = 1 << 40

@@ -14,7 +14,7 @@ from kdleak.model import Pool, PoolCounters, PoolSnapshot, TagUsage
 from kdleak.rank import pick_suspect, rank_rows
 from kdleak.result import RankBy, Trend
 from kdleak.tags import PoolTag
-from kdleak.trend import fit_of_all, movement
+from kdleak.trends.trend import fit_of_all, movement
 
 INNOCENT = {Trend.SAWTOOTH, Trend.UP_AND_DOWN, Trend.SHRANK, Trend.FLAT, Trend.UNCERTAIN}
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import kdleak.report
+from kdleak.blaming.pooltag_file import TagOwner
 from kdleak.found import SiteKind, SiteSearch, TagSite
 from kdleak.model import Architecture, Symbolized, SymbolKind, TargetInfo
-from kdleak.pooltag_file import TagOwner
 from kdleak.report.palette import ANSI
 from kdleak.report.sites_json import sites_json
 from kdleak.report.sites_subject import SitesSubject

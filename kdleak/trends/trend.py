@@ -13,10 +13,10 @@ import math
 from dataclasses import dataclass
 from typing import Optional, Sequence, Tuple
 
-from kdleak.drift import drift, widened
 from kdleak.model import PoolCounters
 from kdleak.result import Trend, TrendFit
-from kdleak.slope import FEW, INTERVAL_FROM, Slope, estimate, library_usable, median
+from kdleak.trends.drift import drift, widened
+from kdleak.trends.slope import FEW, INTERVAL_FROM, Slope, estimate, library_usable, median
 
 SIGNIFICANT = 0.05
 """Chance of a rise that consistent, below which it is taken for one."""

@@ -1,8 +1,8 @@
 """On whose behalf a call site allocates: the first frame outside framework layers.
 
 Frameworks and the helper layers of nt allocate for whoever called them; which these are stands in
-``kdleak.frameworks``. Nothing is looked for beyond the place where a stack begins: what lies
-further out was only interrupted, or waits for a system call.
+``kdleak.blaming.frameworks``. Nothing is looked for beyond the place where a stack begins: what
+lies further out was only interrupted, or waits for a system call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import List, Optional, Tuple
 
 from kdleak.allocator_frames import call_site_index
 from kdleak.blamed import LayerUse
-from kdleak.frameworks import Frameworks, Place, built_in_frameworks
+from kdleak.blaming.frameworks import Frameworks, Place, built_in_frameworks
 from kdleak.model import Stack
 
 

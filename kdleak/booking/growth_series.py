@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
-from kdleak.confidence import binomial_at_most
+from kdleak.booking.confidence import binomial_at_most
 from kdleak.result import SeriesPoint, SiteGrowth
 
 MOST_POINTS = 64

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Tuple
 
-from kdleak.blame import Blame
-from kdleak.growth_series import shape_of
+from kdleak.blaming.blame import Blame
+from kdleak.booking.growth_series import shape_of
 from kdleak.model import Frame, Stack
 from kdleak.result import CallSite, Interval, Scaled, SeriesPoint
-from kdleak.slope import median
+from kdleak.trends.slope import median
 from kdleak.verdict import Evidence, SiteFacts, judge
 
 OLD_FACTOR = 4.0

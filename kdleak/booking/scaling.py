@@ -4,7 +4,8 @@ While the tag is armed every hit is seen, so the bursts are a cluster sample of 
 call site two things are estimated from them:
 
 - how many blocks it allocated in all: its part of the allocations seen, times those of the whole
-  hunt, which the kernel's own counters tell (or, without them, by running time);
+  hunt, which the kernel's own counters tell; without them nothing is scaled, running time only
+  stands in where shares are estimated;
 - which part of them stays. A burst often ends before a block in use is freed, so the lives seen
   are cut off; the life-table (Kaplan-Meier) estimator takes account of that. The age of a block is
   counted in hits.
@@ -24,7 +25,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Dict, Iterable, List, Optional, Tuple
 
-from kdleak.confidence import student_t95
+from kdleak.booking.confidence import student_t95
 from kdleak.result import Interval, Scaled, Scaling
 
 FEWEST_BURSTS = 3
@@ -297,6 +298,15 @@ class Scaler:
     def factor(self) -> float:
         """The whole, in multiples of what was seen."""
         return self._in_all / self._size.x
+
+    @property
+    def counted(self) -> bool:
+        """Whether the kernel's counters tell the whole.
+
+        By running time it is a guess no error bar covers: bursts end with a hit, so they lie where
+        hits are dense, and work that waited while the target stood still is done in them.
+        """
+        return self._by_allocs
 
     def scaling(self) -> Scaling:
         """The method, and all call sites together."""

@@ -16,7 +16,7 @@ import math
 from dataclasses import replace
 from typing import Sequence
 
-from kdleak.slope import Slope, Z
+from kdleak.trends.slope import Slope, Z
 
 
 def drift(steps: Sequence[float]) -> float:
