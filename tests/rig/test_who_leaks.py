@@ -122,7 +122,7 @@ def test_a_hunt_is_the_books(
         engine.write(engine.symbol("leakydrv!LeakBreakAtTick"), again)
         books = Books(practice)
         whole = hunted(
-            engine, replace(NOTHING_SAMPLED, min_age=0.25 if name == "native" else 2.0), tmp_path
+            engine, replace(NOTHING_SAMPLED, min_age=0.25 if name == "native" else 0.8), tmp_path
         )
         exactly_the_books(whole, books.since())
         part = hunted(engine, SAMPLED, tmp_path)
