@@ -39,12 +39,12 @@ def opened(
         program = python_command(rig, practice, folder)
         late = threading.Timer(SLOW_START if engine == "pybag" else 0.0, practice.start)
         late.start()
-        channel = open_child(
-            engine,
-            practice.connection,
-            timeout=90,
-            python=program,
-        )
-        late.join()
+        try:
+            channel = open_child(engine, practice.connection, timeout=90, python=program)
+        except BaseException:
+            late.cancel()  # the target would outlive the test
+            raise
+        finally:
+            late.join()
     with open_dbgeng(channel, use_kb=use_kb) as dbgeng:
         yield dbgeng
