@@ -207,8 +207,11 @@ def test_a_recorded_hunt_comes_to_the_same(
         files = [windows_path(record), windows_path(live)]
     json_option = ("--json", files[1]) if channel == "pykd" else ("--json", "-o", files[1])
     started = doors.start(channel, practice, *options, "--record", files[0], *json_option)
-    started.ends(0, 4, timeout=90)
-    late.join()
+    try:
+        started.ends(0, 4, timeout=90)
+    finally:
+        late.cancel()
+        late.join()
     done = subprocess.run(
         [sys.executable, "-m", "kdleak", "hunt", "--replay", record, "--json", "-o", again],
         capture_output=True,
