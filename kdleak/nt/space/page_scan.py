@@ -258,8 +258,12 @@ class PageScan:
 
     def _directories(self, entries: NDArray[np.uint64]) -> tuple[int, ...]:
         """The directories of PAE: its self-map leads from the last one to all four."""
-        mask = self._layout.frame_mask
-        return tuple((entry & mask) >> PAGE_SHIFT for entry in entries.tolist() if entry & 1)
+        layout = self._layout
+        return tuple(
+            (entry & layout.frame_mask) >> PAGE_SHIFT
+            for entry in entries.tolist()
+            if entry & layout.table_mask == layout.table_value
+        )
 
     def _wanted(self, entry: int, rights: tuple[bool, bool]) -> bool:
         """Whether the filters let a large page through."""
