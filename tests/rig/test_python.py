@@ -32,6 +32,7 @@ def test_the_core_passes_its_tests(rig: Rig, tmp_path: Path) -> None:
     environment = {**rig.environment(), "KDLEAK_STATE_DIR": windows_path(tmp_path)}
     done = rig.python(
         *("-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"),
+        "--hypothesis-profile=ci",
         *tests,
         environment=environment,
         timeout=WINDOWS_TESTS_SECONDS,

@@ -70,7 +70,7 @@ def test_rank_finds_what_grows(
     practice = practice_over_kdnet("--leak-permille", "400")
     channel = open_kd(practice.connection, kd=str(rig.kd), symbol_path=practice.symbols, timeout=60)
     with open_dbgeng(channel) as engine:
-        result = rank(engine, RankOptions(seconds=4, snapshots=3))
+        result = rank(engine, RankOptions(seconds=8, snapshots=6))
         remarks = engine.remarks
     assert result.suspect is not None
     assert result.suspect.tag.text == "Leak"

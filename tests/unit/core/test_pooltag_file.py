@@ -132,7 +132,7 @@ def test_nothing_anywhere(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("gone.txt", None, "No such file"),
+        ("gone.txt", None, "No such file|File not found|cannot find"),
         ("empty.txt", b"", "no line of it"),
         ("binary.txt", bytes(range(256)) * 20, "no line of it"),
         ("huge.txt", b" " * ((16 << 20) + 1), "larger than 16 MB"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,11 @@ def test_the_samples_are_read() -> None:
         (b'{"format": "kdleak.hunt"}', "its format version is none"),
         (b'{"format": "kdleak.hunt", "format_version": "1.0", "x": NaN}', "it is not JSON"),
         (b"[" * 200_000, "nested too deeply"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "it is not JSON"),
+        (
+            b'{"a": ' + b"9" * 5000 + b"}",
+            # Pythons that set no bound for numbers read it.
+            "it is not JSON" if hasattr(sys, "set_int_max_str_digits") else "not a result of",
+        ),
     ],
 )
 def test_what_is_no_result_is_refused_in_one_sentence(data: bytes, words: str) -> None:
