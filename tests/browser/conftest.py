@@ -26,6 +26,8 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
+        if os.environ.get("KDLEAK_BROWSER_REQUIRED"):
+            pytest.fail("there is no chromium, and this machine is to have one")
         pytest.skip("there is no chromium; apt-get install chromium")
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with api.sync_playwright() as driver:
